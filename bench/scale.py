@@ -64,6 +64,8 @@ class Scale:
     """Files that each of several clients creates."""
     day_commits: int = 1_200
     """The last commits of this repository, replayed as tool calls of an agent."""
+    versions_mb: int = 100
+    """The size of a file into which bytes are inserted between two checkpoints."""
     memory_files: int = 0
     """Files in the workspace for the memory figure; 0 leaves it out."""
     build_rounds: int = 60
@@ -124,6 +126,7 @@ QUICK = Scale(
     upkeep_trees=(1_000, 10_000),
     client_creates=1_000,
     day_commits=60,
+    versions_mb=20,
 )
 #: For rivals that are so slow that the sizes of the others would take them an hour.
 SMALL = replace(

@@ -52,6 +52,7 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── NothingToUndo          44
     │   ├── PathUnknown            45
     │   ├── TreeMoved              46
+    │   ├── MergeConflict          90
     │   ├── NotConfirmed           47
     │   ├── TagInvalid             48
     │   ├── TagTaken               49
@@ -158,6 +159,7 @@ from ckptfs.errors.workspace import (
     ForkInvalid,
     ForkTaken,
     ForkUnknown,
+    MergeConflict,
     MountedByOther,
     NotConfirmed,
     NothingToUndo,
@@ -210,6 +212,7 @@ __all__ = [
     "ForkTaken",
     "ForkUnknown",
     "Interrupted",
+    "MergeConflict",
     "MountError",
     "MountFailed",
     "MountedByOther",

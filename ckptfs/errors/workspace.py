@@ -276,6 +276,20 @@ class NotConfirmed(WorkspaceError):
         )
 
 
+class MergeConflict(WorkspaceError):
+    """Both sides of a merge changed the same things, and nobody said what becomes of them."""
+
+    kind = "merge-conflict"
+    exit_code = 90
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        named = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+        super().__init__(
+            f"Cannot merge: both sides changed {named}. Nothing was changed.",
+            hint="Say what becomes of conflicts: `markers`, `ours` or `theirs`.",
+        )
+
+
 class TagInvalid(WorkspaceError):
     kind = "tag-invalid"
     exit_code = 48

@@ -36,6 +36,9 @@ from ckptfs.store.metadata import COMPRESSED, REPACKED
 #: A name's versions that are in large packs already are packed anew with its new ones if they are
 #: no more than so many times as many: so each is packed a few times, however many follow.
 _OLD_PER_NEW = 4
+#: When more than this share of what packs take belongs to blocks that are gone, all names are
+#: looked through, and packs that are less than half in use are emptied.
+_WASTE_SHARE = 8
 #: Names are packed in parts of this many: all of a part are in memory.
 _NAMES_MAX = 20_000
 #: Blocks are read for a pack, and names looked through, so many in a step.
@@ -59,6 +62,7 @@ def compression_steps(fs: Filesystem, min_age_ns: int = 0) -> Steps:
     store = fs.store
     while (epoch := _next_epoch(fs, min_age_ns)) is not None:
         yield from _encode_epoch(store, epoch)
+        yield from pause(store)
         store.charge()
         store.metadata.put_number(COMPRESSED, epoch)
 
@@ -74,7 +78,11 @@ def _encode_epoch(store: Store, epoch: Epoch) -> Steps:
     """Encode the blocks that the epoch wrote."""
     waiting: list[bytes] = []
     total = 0
-    for key, base in _written(store, epoch):
+    for number, (key, base) in enumerate(_written(store, epoch)):
+        if not key:
+            if not number % _STRIDE:
+                yield from pause(store)
+            continue
         store.charge(BLOCK_SIZE)
         length = store.blocks.encode(key, base)
         if total + length > BLOCK_SIZE:
@@ -99,13 +107,28 @@ def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
     last = store.metadata.number(COMPRESSED, 0)
     if not everything and not (yield from _is_due(store, last)):
         return
+    usage = yield from _usage(store)
+    if not everything:
+        yield from _pack_round(store, usage, _names_since(store, last))
+        # What goes into new packs leaves the old ones emptier.
+        usage = yield from _usage(store)
+        everything = usage.wasted_bytes > usage.stored_bytes // _WASTE_SHARE
+    if everything:
+        yield from _pack_round(store, usage, _all_names(store))
+    store.metadata.put_number(REPACKED, last)
+
+
+def _usage(store: Store) -> Generator[Job | None, object, PackUsage]:
     usage = PackUsage()
     for number, _ in enumerate(store.blocks.survey(usage)):
         if not number % _STRIDE:
             yield from pause(store)
-    everything = everything or usage.wasted_bytes > usage.stored_bytes // 4
+    return usage
+
+
+def _pack_round(store: Store, usage: PackUsage, names: Iterator[bytes]) -> Steps:
+    """Pack the blocks of these names, but for those in packs that are well used."""
     full = usage.filled(PACK_MAX // 2)
-    names = _all_names(store) if everything else _names_since(store, last)
     packed: set[bytes] = set()
     part: set[bytes] = set()
     for number, name in enumerate(names):
@@ -116,7 +139,6 @@ def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
         if not number % _STRIDE:
             yield from pause(store)
     yield from _pack_names(store, sorted(part), full, packed)
-    store.metadata.put_number(REPACKED, last)
 
 
 def _is_due(store: Store, last: int) -> Generator[Job | None, object, bool]:
@@ -208,8 +230,8 @@ def _worth_packing(
     found: list[tuple[bytes, int, bool]] = []
     for block in stored:
         # A large block of the workspace stays as it is if there is little to gain: a random
-        # read would have to decode its whole pack.
-        gains = several and blocks.is_compressed(block.key)
+        # read would have to decode its whole pack. Of a large file other versions are kept by it.
+        gains = several and not is_large and blocks.is_compressed(block.key)
         # Blocks that compression left in the heap get no smaller, and waste no page borders.
         history = not block.is_live and not blocks.is_in_heap(block.key)
         if is_large and blocks.is_difference(block.key):
@@ -232,25 +254,31 @@ def _blocks_of_names(
     """Of each name the blocks that checkpoints have of all files that had it, newest first. Each
     table is read in the order of its keys, so each chunk of packed records is decoded once."""
     inodes: list[list[bytes]] = []
+    every: set[bytes] = set()
     for number, name in enumerate(names):
         versions = store.dirents.versions(name)
         inodes.append(list(dict.fromkeys(record for _, _, record in versions if record)))
+        every.update(inodes[-1])
         if not number % _STRIDE:
             yield from pause(store)
     contents: dict[bytes, dict[ContentId, bool]] = {}
-    for number, ino in enumerate(sorted({ino for several in inodes for ino in several})):
+    live: dict[ContentId, bool] = {}
+    for number, ino in enumerate(sorted(every)):
         contents[ino] = _contents(store, ino)
+        live.update(contents[ino])
         if not number % _STRIDE:
             yield from pause(store)
     blocks: dict[ContentId, list[Stored]] = {}
-    live = {
-        content: is_live for several in contents.values() for content, is_live in several.items()
-    }
     for number, content in enumerate(sorted(live)):
         blocks[content] = _stored(store, content, is_live=live[content])
         if not number % _STRIDE:
             yield from pause(store)
-    return [[b for ino in several for c in contents[ino] for b in blocks[c]] for several in inodes]
+    found: list[list[Stored]] = []
+    for number, several in enumerate(inodes):
+        found.append([block for ino in several for c in contents[ino] for block in blocks[c]])
+        if not number % _STRIDE:
+            yield from pause(store)
+    return found
 
 
 def _contents(store: Store, ino: bytes) -> dict[ContentId, bool]:
@@ -282,19 +310,20 @@ def _content(record: bytes | None) -> ContentId:
 
 def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
     """(key, key of the older version) of each block that the epoch wrote, in the order in which its
-    files were made: files made together are alike."""
+    files were made: files made together are alike. The key is empty where there is no block."""
     for record, base in _records(store, epoch):
-        if key := unpack_mapping(record).key:
-            yield key, base
+        yield unpack_mapping(record).key if record else b"", base
 
 
 def _records(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
-    """What the epoch wrote into the block map, as record and key of the older version."""
+    """What the epoch wrote into the block map, as record and key of the older version; an empty
+    record for each inode."""
     view = store.view(epoch)
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
     for entity in store.changes.walk(epoch, store.inodes.kind):
         interrupts.between()
+        yield b"", None
         record = store.inodes.own(view, entity)
         if not record:
             continue

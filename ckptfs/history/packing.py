@@ -6,7 +6,8 @@ workspace sees stays in the tables, where a request finds it as fast as ever.
 
 The work is done in steps, each of which leaves everything whole, with requests between them: the
 records of one chunk and those that belong beside them are written as one or two chunks. Nothing
-that a step found is relied on in the next, but for which epochs there are.
+that a step found is relied on in the next, but for which epochs there are. One such work moves
+records at a time: the one that began last.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CHUNK_RECORDS = 2_800
 #: So many records are packed in a step.
 _STEP_RECORDS = 400
 #: Records are looked through in parts of this many.
-_STRIDE = 128
+_STRIDE = 32
 
 #: Packing pays when history has so many records in the tables, or as many as this share of the
 #: workspace: what is looked through is then a fixed number of times what is gained.
@@ -143,7 +144,8 @@ def unpacking_steps(fs: Filesystem) -> Steps:
                     yield None
                     if sight.is_over or begun not in _head(fs).seen:
                         return
-    store.anchor = _head(fs).epoch
+    if not sight.is_over and begun in _head(fs).seen:
+        store.anchor = _head(fs).epoch
 
 
 def _look(fs: Filesystem, parent: Epoch) -> Generator[None, object, _Sight]:
@@ -154,10 +156,12 @@ def _look(fs: Filesystem, parent: Epoch) -> Generator[None, object, _Sight]:
 
 
 class _Sight:
-    """What the head sees of sealed epochs: what its parent does."""
+    """What the head sees of sealed epochs: what its parent does. The work that goes by it ends when
+    another begins, perhaps for the head of a restore."""
 
     def __init__(self, store: Store, parent: Epoch) -> None:
         self._store = store
+        self._mover = store.packed.mover = object()
         self._parent = parent
         self._view: View = store.view(parent)
         tree = store.epoch_tree
@@ -171,9 +175,11 @@ class _Sight:
 
     @property
     def is_over(self) -> bool:
-        """Whether an epoch went, and with it perhaps what hid others' records."""
+        """Whether other work has begun, which may have made another view the anchor's; or an epoch
+        went, and with it perhaps what hid others' records."""
         tree = self._store.epoch_tree
-        return self._parent not in tree.records or self._parent in tree.hidden
+        is_gone = self._parent not in tree.records or self._parent in tree.hidden
+        return is_gone or self._store.packed.mover is not self._mover
 
     def find_dead_contents(self) -> Iterator[None]:
         seen = self._view.seen

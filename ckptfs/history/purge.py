@@ -201,15 +201,15 @@ def _detach_all(store: Store, bases: set[bytes]) -> Steps[None]:
     """Store blocks that are encoded against one of these, or packed in one, on their own: nothing
     else may keep a purged block."""
     found = []
-    for key, base in store.blocks.bases():
+    for key, needed in store.blocks.possible_bases():
         if interrupts.is_due():
             yield
-        if base in bases:
+        if not bases.isdisjoint(needed):
             found.append(key)
     for key in found:
         if interrupts.is_due():
             yield
-        if store.blocks.base_of(key) in bases:
+        if not bases.isdisjoint(store.blocks.bases_of(key)):
             store.note()
             store.blocks.detach(key)
 
@@ -262,6 +262,9 @@ class _Remover:
         self._end_slice()
         self._on_files(len(self.removed), max(self._total, len(self.removed)))
         yield
+        if removal.needs_commit(self._store):
+            self._store.commit()
+            yield
         # A write-back may have noted meanwhile that both sides agree.
         self._store.metadata.put_agreed(None)
         self._store.pending.flush()
@@ -289,8 +292,6 @@ class _Remover:
         if self._changed.inodes:
             self._on_changed(self._changed)
             self._changed = Changed(set(), set())
-        if removal.needs_commit(store):
-            store.commit()
 
     def _remove(self, ino: Ino) -> None:
         """Remove an inode with what is still in it: what a program has put there since, and a

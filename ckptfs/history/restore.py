@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -24,7 +24,7 @@ from ckptfs.fs import Filesystem, filesystems
 from ckptfs.history import difference
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
 from ckptfs.history.diff.changed import Changed, inode_in, names_differ
-from ckptfs.history.diff.tree import Change, compare_views
+from ckptfs.history.diff.tree import DELETED, Change, compare_views
 from ckptfs.history.difference import Difference, OnRecords, is_visible, take
 from ckptfs.history.excluded import (
     hidden_by_excluded,
@@ -63,9 +63,9 @@ class Restored:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One entry of the restore log. ``kind`` is restore, undo or redo; ``undoes`` is the entry that
-    an undo or redo takes back. ``whole`` are the paths that were restored with all below them, None
-    if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
+    """One entry of the restore log. ``kind`` is restore, merge, undo or redo; ``undoes`` is the
+    entry that an undo or redo takes back. ``whole`` are the paths that were restored with all below
+    them, None if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
 
     number: int
     kind: str
@@ -193,11 +193,20 @@ def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
     """How the workspace would look different after a restore of another view: excluded files stay,
     with the directories that they are in."""
     hidden, needed = hidden_by_excluded(fs), needed_by_excluded(fs)
+    changes = (_as_seen(change, hidden) for change in compare_views(fs, fs.head, goal))
     return [
         change
-        for change in compare_views(fs, fs.head, goal)
-        if not (hidden(change.path) or (change.new is None and change.path in needed))
+        for change in changes
+        if change is not None and not (change.new is None and change.path in needed)
     ]
+
+
+def _as_seen(change: Change, hidden: Callable[[bytes], bool]) -> Change | None:
+    """A change, unless something excluded hides it; what moves to where it is hidden goes."""
+    if not hidden(change.path):
+        return change
+    gone = change.old_path
+    return None if gone is None else Change(gone, gone, frozenset({DELETED}), change.old, None)
 
 
 Paths = tuple[bytes, ...]
@@ -398,7 +407,7 @@ def redoable(fs: Filesystem) -> LogEntry | None:
     """The newest undo that is not redone, unless a restore came after it."""
     taken_back = set()
     for entry in _newest_first(fs):
-        if entry.kind == "restore":
+        if entry.kind in ("restore", "merge"):
             return None
         if entry.kind == "redo":
             taken_back.add(entry.undoes)

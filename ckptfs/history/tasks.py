@@ -21,6 +21,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from ckptfs import interrupts
 from ckptfs.errors import TaskConflict, TaskInvalid, TaskUnknown
@@ -81,7 +82,7 @@ class Task:
 
 def tasks(fs: Filesystem) -> dict[str, Task]:
     """Every task by its name, in the order in which they were started."""
-    return _Replay(events(fs)).tasks
+    return _replay(fs).now()
 
 
 def current(fs: Filesystem) -> str:
@@ -120,7 +121,7 @@ def announce(
     Returns where it begins; None if it waits, or is open already. The caller commits.
     """
     _require_name(name)
-    found = _Replay(events(fs))
+    found = _replay(fs)
     if name in found.going_on:
         return None
     if found.in_line:
@@ -136,14 +137,14 @@ def finish(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint 
     open. The caller commits."""
     if name == current(fs):
         return done(fs, cause=cause)[1]
-    if name in _Replay(events(fs)).going_on:
+    if name in _replay(fs).going_on:
         _log_without_switch(fs, "done", name)
     return None
 
 
 def _log_without_switch(fs: Filesystem, event: str, name: str, message: str = "") -> None:
     """Append an event at which the current task goes on."""
-    at = _Replay(events(fs)).since
+    at = _replay(fs).since
     _append(fs, Entry(0, event, name, at, at, fs.clock(), message))
 
 
@@ -160,11 +161,10 @@ def log_event(
 
 
 def _append(fs: Filesystem, unnumbered: Entry) -> None:
-    facts, entries = fs.facts, events(fs)
-    number = entries[-1].number + 1 if entries else 0
-    entry = replace(unnumbered, number=number)
-    facts.put(_LOG + b"%010d" % number, json.dumps(asdict(entry)).encode())
-    going_on = _Replay([*entries, entry]).going_on
+    facts = fs.facts
+    entry = replace(unnumbered, number=_replay(fs).number + 1)
+    facts.put(_name(entry.number), json.dumps(asdict(entry)).encode())
+    going_on = _replay(fs).going_on
     if going_on:
         facts.put(CURRENT_TASK, going_on[-1].encode())
     else:
@@ -173,7 +173,15 @@ def _append(fs: Filesystem, unnumbered: Entry) -> None:
 
 def events(fs: Filesystem) -> list[Entry]:
     """Every event, oldest first."""
-    return [Entry(**json.loads(value)) for _, value in fs.facts.walk(_LOG)]
+    return [_entry(value) for _, value in fs.facts.walk(_LOG)]
+
+
+def _name(number: int) -> bytes:
+    return _LOG + b"%010d" % number
+
+
+def _entry(value: bytes) -> Entry:
+    return Entry(**json.loads(value))
 
 
 def find(fs: Filesystem, name: str) -> Task:
@@ -200,7 +208,10 @@ class _Replay:
     """What the log leads to. ``going_on`` are the open tasks, the current one last; ``in_line``
     are those of them that were announced."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self) -> None:
+        #: The number of the last event.
+        self.number = -1
+        #: Without the stretch that is going on.
         self.tasks: dict[str, Task] = {}
         self.going_on: list[str] = []
         self.in_line: list[str] = []
@@ -208,21 +219,34 @@ class _Replay:
         self.since = 0
         #: By task, the stretches that its last revert took back.
         self._reverted: dict[str, list[Stretch]] = {}
-        for entry in entries:
-            if entry.event in (REVERT_UNDONE, REVERT_REDONE):
-                self._change_mind(entry)
-                continue
-            self._cut(entry.checkpoint)
-            if entry.event in ("start", ANNOUNCE):
-                self._start(entry)
-            else:
-                self._end(entry)
-            self.since = entry.after
-        self._cut(None)
-        for name in self.going_on:
-            self.tasks[name].state = "current" if name == self.going_on[-1] else "open"
 
-    def _cut(self, end: int | None) -> None:
+    def add(self, entry: Entry) -> None:
+        """Another event came."""
+        self.number = entry.number
+        if entry.event in (REVERT_UNDONE, REVERT_REDONE):
+            self._change_mind(entry)
+            return
+        self._cut(entry.checkpoint)
+        if entry.event in ("start", ANNOUNCE):
+            self._start(entry)
+        else:
+            self._end(entry)
+        self.since = entry.after
+
+    def now(self) -> dict[str, Task]:
+        """The tasks, as the caller's own."""
+        found = {
+            name: replace(task, stretches=[*task.stretches]) for name, task in self.tasks.items()
+        }
+        for name in self.going_on:
+            found[name].state = "open"
+        if self.going_on:
+            task = found[self.going_on[-1]]
+            task.state = "current"
+            task.stretches.append(Stretch(self.since, None))
+        return found
+
+    def _cut(self, end: int) -> None:
         """The stretch that began with the last event ends here."""
         if self.going_on and end != self.since:
             self.tasks[self.going_on[-1]].stretches.append(Stretch(self.since, end))
@@ -264,6 +288,22 @@ class _Replay:
         for names in (self.going_on, self.in_line):
             if name in names:
                 names.remove(name)
+
+
+_replays: WeakKeyDictionary[Filesystem, _Replay] = WeakKeyDictionary()
+
+
+def _replay(fs: Filesystem) -> _Replay:
+    """What the log leads to. It only grows, so what is new is added to what is known already: a
+    hook takes no longer after a thousand tasks."""
+    found = _replays.setdefault(fs, _Replay())
+    last = fs.facts.last(_LOG)
+    if last is None or int(last[len(_LOG) :]) < found.number:
+        found = _replays[fs] = _Replay()
+    if last is not None and last != _name(found.number):
+        for _, value in fs.facts.walk(_LOG, after=_name(found.number)):
+            found.add(_entry(value))
+    return found
 
 
 #: How many paths of a conflict an error names.

@@ -11,12 +11,12 @@ import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ckptfs import commands, history, interrupts
-from ckptfs.errors import CheckpointPinned, NotConfirmed
+from ckptfs.errors import CheckpointPinned, Interrupted, NotConfirmed
 from ckptfs.history import (
     Cause,
     Changed,
@@ -303,6 +303,8 @@ def do_delete(call: Call, checkpoints: list[str], tagged: bool) -> Steps[JsonObj
             on_progress({"phase": "free", "files": done})
 
     yield from removal.freeing(service.fs, watch)
+    with suppress(Interrupted):
+        yield
     service.fs.sync()
     return _all(deleted)
 

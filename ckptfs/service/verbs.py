@@ -317,6 +317,24 @@ _DECLARED = (
         )
         for name in ("undo", "redo")
     ),
+    Verb(
+        "merge",
+        "merge",
+        SANDBOX,
+        (
+            Parameter("source", REFERENCE),
+            _PATHS,
+            Parameter("resolution", TEXT, ""),
+            Parameter("resolutions", METADATA, {}),
+            _TOKEN,
+            _DRY_RUN,
+        ),
+        result="checkpoint changed before after token conflicts "
+        "added_paths modified_paths deleted_paths",
+        changes=FILES,
+        needs_sync=True,
+        event=RESTORED,
+    ),
     # -- what is kept
     Verb(
         "tag",

@@ -196,7 +196,7 @@ class Store:
         directory = open_directory(path)
         try:
             version = read_version(directory)
-            if version != fmt.FORMAT_VERSION:
+            if version not in fmt.READABLE_FORMATS:
                 raise errors.StoreVersionUnknown(path, version, fmt.FORMAT_VERSION)
             lock_directory(directory)
             if verify:
@@ -255,6 +255,16 @@ class Store:
                 raise attach_error(directory.path, error) from error
             undo.pop_all()
         return store
+
+    def allow_two_bases(self) -> None:
+        """To be called before a block becomes a difference from two others: releases that do not
+        know such blocks would take them for damage, so from here on they refuse the store. That is
+        on disk before the first of them is."""
+        version = self._meta.get(fmt.META_FORMAT)
+        if version is None or fmt.unpack_u32(version) < fmt.FORMAT_TWO_BASES:
+            self.note()
+            self._meta.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_TWO_BASES))
+            self.commit()
 
     def _load(self) -> None:
         numbers, kept = self.ids, self._counters
@@ -709,7 +719,7 @@ class Store:
         """The copy is adopted, or given up."""
         if copy is not None:
             copy.close()
-        if self._copy is copy:
+        if self._copy is None or self._copy is copy:  # else it is the next one's that is prepared
             self._copy = None
             self._reader.prepare(None, 0)
 
@@ -767,9 +777,12 @@ class Store:
                     reader.detach()
             compaction.sync(self.files)
         except OSError as error:
-            if is_renamed:  # and after a power cut perhaps not: what comes next could be lost
-                self._budget.fail(errors.StoreUnwritten(self.path, str(error)))
-            raise
+            if not is_renamed:
+                raise
+            # After a power cut it is perhaps not: what comes next could be lost.
+            failure = errors.StoreUnwritten(self.path, str(error))
+            self._budget.fail(failure)
+            raise failure from error
         finally:
             self._reopen(map_size)
 

@@ -18,8 +18,11 @@ from xxhash import xxh3_64_digest, xxh32_digest
 
 from ckptfs.model import ContentId, Epoch, Ino, Inode
 
-#: The format of every released store so far. Another one is refused by name.
-FORMAT_VERSION = 4
+#: The format of new stores. One of another number than these is refused by name.
+FORMAT_VERSION = 5
+READABLE_FORMATS = frozenset({4, 5})
+#: From this format on a block may be a difference from two others.
+FORMAT_TWO_BASES = 5
 #: Formats of before the first release. Their numbers are never used again.
 UNRELEASED_FORMATS = frozenset({1, 2, 3})
 
@@ -412,6 +415,9 @@ CODEC_DELTA = 2
 CODEC_SLICE = 3
 #: Where in the heap the bytes stand, as they are: the number of a slot.
 CODEC_HEAP = 4
+#: The keys of two other blocks, then a zstd frame that has the bytes of both, one after the other,
+#: as its dictionary.
+CODEC_DELTA_OF_TWO = 5
 SEEDS = 256
 #: A pack, of which codec 3 has slices, is no longer than this. It is decoded as a whole, in 0.6 ms.
 PACK_MAX = 2 << 20

@@ -209,9 +209,10 @@ class Metadata:
                     store, f"its {name.decode()} record is damaged"
                 ) from error
 
-    def walk(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Those whose name begins with ``prefix``, in order, from the first behind ``after``."""
         length = len(self._prefix)
-        found = self._table.walk(self._prefix + prefix)
+        found = self._table.walk(self._prefix + prefix, self._prefix + after if after else b"")
         return found if not length else ((name[length:], value) for name, value in found)
 
     def last(self, prefix: bytes) -> bytes | None:

@@ -181,6 +181,8 @@ class PackedRecords:
         self._quick: dict[bytes, None] = {}
         self.used = False
         self.anchor = b""
+        #: The work that packs or unpacks: another one goes by what another view sees.
+        self.mover: object = None
 
     def register(self, kind: bytes, table: Table) -> None:
         """Name the table that the records of a kind are packed from."""
