@@ -204,7 +204,7 @@ class Filesystem:
 
     read = content.read
     read_pieces = content.read_pieces
-    write = content.write
+    write, write_pieces = content.write, content.write_pieces
     record_of = content.record_of
     extents = content.extents
 

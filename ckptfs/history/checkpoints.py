@@ -41,6 +41,20 @@ class Cause:
 
 
 @dataclass(frozen=True)
+class Run:
+    """A command that was run on a checkpoint's state, and how it ended."""
+
+    command: str
+    exit_code: int
+    duration_ms: int
+    time_ns: int
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_code == 0
+
+
+@dataclass(frozen=True)
 class Checkpoint:
     id: int
     epoch: Epoch
@@ -57,6 +71,8 @@ class Checkpoint:
     bytes: int = 0
     #: The fork whose head it was; 0 for the main line.
     fork: int = MAIN_LINE
+    #: What was run there (`ckptfs.history.runs`), each command once, the last one last.
+    runs: tuple[Run, ...] = ()
 
     @property
     def is_moment(self) -> bool:
@@ -163,6 +179,7 @@ def _info(checkpoint: Checkpoint) -> dict[str, Any]:
         "metadata": dict(checkpoint.metadata),
         "cause": {key: value for key, value in vars(checkpoint.cause).items() if value},
         "state": dict(checkpoint.state),
+        "runs": [vars(run) for run in checkpoint.runs],
     }
     del info["epoch"]
     return {key: value for key, value in info.items() if value or key == "id"}
@@ -182,6 +199,7 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
         info.get("state", {}),
         info.get("bytes", 0),
         info.get("fork", MAIN_LINE),
+        tuple(Run(**run) for run in info.get("runs", ())),
     )
 
 

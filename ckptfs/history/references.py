@@ -6,6 +6,7 @@ or a time away:
     @, now          the workspace as it is
     @-2             two checkpoints back in the lineage of the workspace
     latest          the newest checkpoint
+    @ok, @ok:pytest the newest checkpoint whose last run, or last run of that program, passed
     12              the checkpoint of that number
     14:05, "10 minutes ago", yesterday, 2026-11-16 14:05
                     the newest checkpoint that is not after that time
@@ -39,11 +40,13 @@ from ckptfs.history.checkpoints import (
     way_back,
     without_moments,
 )
+from ckptfs.history.runs import newest_passed
 from ckptfs.model import MAIN_LINE, Epoch
 from ckptfs.store import Store
 
 NOW = ("@", "now")
 LATEST = "latest"
+_PASSED = re.compile(r"@ok(?::(.+))?", re.DOTALL)
 
 #: A safe tag is at most this many bytes, well below what a file name may have.
 SAFE_TAG_BYTES = 200
@@ -87,6 +90,8 @@ def resolve(fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None) ->
         return Reference(text, _steps_back(fs, name, back))
     if word == LATEST:
         return Reference(text, _latest(of_line(fs)))
+    if passed := _PASSED.fullmatch(name):
+        return Reference(text, _passed(of_line(fs), name, passed[1] or ""))
     if _is_number(name):
         return Reference(text, _numbered(store, name))
     at_ns = parse_time(name, now_ns, tz)
@@ -162,6 +167,15 @@ def _latest(known: Sequence[Checkpoint]) -> Checkpoint:
     if not known:
         raise CheckpointUnknown(LATEST, reason="There is no checkpoint yet")
     return known[-1]
+
+
+def _passed(known: Sequence[Checkpoint], name: str, program: str) -> Checkpoint:
+    found = newest_passed(reversed(known), program.strip())
+    if found is None:
+        of = f"of {program.strip()} " if program.strip() else ""
+        reason = f"There is no checkpoint whose last run {of}passed"
+        raise CheckpointUnknown(name, reason=reason)
+    return found
 
 
 def _numbered(store: Store, name: str) -> Checkpoint:

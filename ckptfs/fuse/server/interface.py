@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from ckptfs.fs.buffers import PartialBlock
 from ckptfs.fs.bulk import Create, DirectoryChange
+from ckptfs.fs.content import Piece
 from ckptfs.fuse.listings import Item
 from ckptfs.model import Ino, Inode
 from ckptfs.store import View
@@ -26,10 +28,12 @@ class Callbacks(Protocol):
     """The file system as the server sees it. Nodes are FUSE node ids; times are nanoseconds."""
 
     #: Looked at without a call: nodes in use that have no name, nodes that a restore replaced while
-    #: they were in use, and the generations of numbers that a restore gave to other files.
+    #: they were in use, the generations of numbers that a restore gave to other files, and by file
+    #: and number the blocks in the partial-block buffer.
     unlinked: set[Ino]
     limbo: dict[Ino, View]
     generations: dict[Ino, int]
+    partial: dict[Ino, dict[int, PartialBlock]]
 
     # -- requests, as in `Requests` ---------------------------------------------------------------
 
@@ -106,9 +110,15 @@ class Callbacks(Protocol):
     ) -> object: ...
     def may_acknowledge(self, node: int, offset: int, size: int, pid: int) -> bool: ...
     def write_acknowledged(
-        self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
+        self, node: int, pieces: list[Piece], pid: int, time_ns: int, keep_set_id: bool
     ) -> object: ...
     def fail(self) -> object: ...
+
+    # -- what a server without libfuse has no handler for, as in `Fallback` -----------------------
+
+    def other(
+        self, opcode: int, unique: int, node: int, uid: int, pid: int, body: bytes
+    ) -> bytes | None: ...
 
     def errno_of(self, error: BaseException) -> int: ...
 
@@ -119,11 +129,29 @@ class CompiledServer(SnapshotReader, Protocol):
     #: What `serve` returns.
     LEFT: int
     TURN: int
+    ENDED: int
 
     def serve(self, fd: int, spin_ns: int, turn_ns: int, others: int) -> int:
-        """Reply to requests until one is left to libfuse (LEFT), or other tasks get their turn
-        (TURN): the monotonic clock is past ``turn_ns``, or while no request comes something can be
-        read from ``others``, a descriptor. Everything is flushed then."""
+        """Reply to requests, those of the companions included, until one is left to libfuse (LEFT),
+        the mount of a companion ends (ENDED), or other tasks get their turn (TURN): the monotonic
+        clock is past ``turn_ns``, or while no request comes something can be read from ``others``,
+        a descriptor. Everything is flushed then."""
+
+    def open(self, fd: int) -> object:
+        """Reply to the requests of this FUSE descriptor, without libfuse, as a companion."""
+
+    def join(self, other: CompiledServer) -> int:
+        """Serve an open server in the same loop. The descriptor that is returned is readable while
+        a companion has a request."""
+
+    def part(self, other: CompiledServer) -> object:
+        """Serve a companion no longer."""
+
+    def reply(self, unique: int, error: int, body: bytes) -> object:
+        """Reply to a request that `Callbacks.other` left for later."""
+
+    def ended(self) -> bool:
+        """Whether the kernel has ended the connection of an open server."""
 
     def close(self) -> object:
         """The mount is over: drop what belongs to it."""
@@ -132,7 +160,7 @@ class CompiledServer(SnapshotReader, Protocol):
         """Whether pyfuse3 comes here for its requests, and the kernel is new enough."""
 
     def requests(self) -> int:
-        """How many requests were read here."""
+        """How many requests were read here, for companions, too."""
 
     def is_referenced(self, node: int) -> bool:
         """Whether the kernel has looked up a live inode and not forgotten it."""
