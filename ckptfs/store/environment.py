@@ -415,13 +415,16 @@ class Store:
         if self.read_only:
             return
         with self._failing():
-            if self._space.wants_another_commit():
+            # Holes that took too long after the commit before.
+            was_waiting = self.heap.is_waiting
+            if self._space.wants_another_commit() or was_waiting:
                 self._budget.mark()
             self.pending.flush()
             if not self.dirty:
                 return
             self._commit()
-            if self.heap.is_waiting or self._space.wants_another_commit():
+            frees = self.heap.is_waiting and not was_waiting
+            if frees or self._space.wants_another_commit():
                 self._budget.mark()
                 self.pending.flush()
                 self._commit()
@@ -437,7 +440,7 @@ class Store:
         self._txn.commit()
         self._follow()
         self._space.disk.written(self.dirty_bytes)
-        self.heap.committed()
+        self.heap.committed(at_once=self._space.is_nearly_full)
         self._begin()
 
     def attach_reader(self, reader: SnapshotReader, line: int = MAIN_LINE) -> None:
