@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import pyfuse3
@@ -48,6 +49,8 @@ INTERVAL_S = 1.0
 #: Since then it has what `protocol.h` calls NEEDED.
 _KERNEL_LEAST = (5, 11)
 _OLD_KERNEL = "the kernel is older than 5.11"
+#: How long a commit may make holes in the heap while requests wait.
+_PUNCHING_S = 0.005
 #: Reading alone fills memory with the store's map: look at it after so many requests.
 _TRIM_REQUESTS = 5_000
 
@@ -115,6 +118,7 @@ async def serve(
         raise
     notify.session.ended.clear()
     fs.keep_unlinked = True
+    fs.store.heap.punching_s = _PUNCHING_S
     if server is not None and server.hooked():
         _use_lookup_counts(fs, operations.requests, server)
         _close_gate(gate, server)
@@ -136,6 +140,7 @@ async def serve(
             await pyfuse3.main(min_tasks=1, max_tasks=8)
             nursery.cancel_scope.cancel()
     finally:
+        fs.store.heap.punching_s = inf
         fs.keep_unlinked = False
         connections.close()
         operations.requests.connections.close()
@@ -263,6 +268,8 @@ class Committer:
             self._committed()
             self._trimmed = self.requests()
             self._changed = trio.Event()
+            if self._fs.store.heap.is_waiting:
+                self._changed.set()
 
     async def _pause_or_interval(self) -> bool:
         """Wait until no request has come for a while, or for the whole interval. Whether it was a
