@@ -1,4 +1,4 @@
-"""A process that serves several mounts by one loop: a workspace, and more trees beside it."""
+"""A process that serves several mounts by one loop: a workspace, and forks of it, in one store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,8 @@ import trio.lowlevel
 from ckptfs import fuse
 from ckptfs.fs import Filesystem
 from ckptfs.fuse.forks_dir import ForkPoint
-from ckptfs.history import references
+from ckptfs.history import forks, references
+from ckptfs.model import ROOT_INO
 from ckptfs.service import Service
 from tests.direct import new_filesystem
 from tests.support.mounting import detach, is_mounted, scratch
@@ -24,8 +25,6 @@ from tests.support.waiting import wait_until
 
 #: The number of the tree that is mounted in the workspace.
 _INSIDE = 2
-#: Seconds between two commits of a tree that has a store of its own.
-_COMMIT_S = 0.2
 
 
 class History:
@@ -42,13 +41,6 @@ class History:
     async def delete(self, number: int, pid: int) -> None:
         await trio.lowlevel.checkpoint()
         self._service.delete_named([str(number)])
-
-
-async def _commit(filesystems: list[Filesystem]) -> None:
-    while True:
-        await trio.sleep(_COMMIT_S)
-        for fs in filesystems:
-            fs.commit()
 
 
 async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
@@ -71,7 +63,6 @@ async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
             for number, fs in enumerate(others, 1):
                 nursery.start_soon(add, number, fs)
 
-        nursery.start_soon(_commit, others)
         await fuse.serve(
             main,
             tree_path(base, 0),
@@ -90,10 +81,14 @@ def tree_path(base: Path, number: int) -> Path:
 
 
 def serve(base: Path, count: int) -> None:
-    with ExitStack() as stack:
-        stores = [new_filesystem(base / f"store{number}") for number in range(count)]
-        filesystems = [stack.enter_context(store) for store in stores]
-        trio.run(serve_all, base, filesystems)
+    with new_filesystem(base / "store") as main:
+        made = main.mknod(main.head, ROOT_INO, b"inherited", 0o100644, os.getuid(), os.getgid(), 0)
+        main.link(main.head, made.ino, ROOT_INO, b"inherited.too")
+        lines = [forks.create(main, f"fork{number}").number for number in range(1, count)]
+        filesystems = [Filesystem(main.store, main.clock, line=line) for line in lines]
+        trio.run(serve_all, base, [main, *filesystems])
+        for fs in filesystems:
+            fs.close()
 
 
 class Trees(NamedTuple):
