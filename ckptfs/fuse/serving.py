@@ -20,7 +20,7 @@ import trio
 from ckptfs import errors, mountinfo
 from ckptfs.fs import Filesystem
 from ckptfs.fs.filesystem import ignore
-from ckptfs.fuse import loop, notify
+from ckptfs.fuse import loop, notify, priority
 from ckptfs.fuse.adapter import Operations, is_awaited
 from ckptfs.fuse.control_files import Connect, refuse
 from ckptfs.fuse.hooks import Guard, HistoryHooks, MountOptions, ServedBy
@@ -78,6 +78,8 @@ async def serve(
     module, reason = binding.load()
     server = module.Server(binding.Bound(operations.requests, fs)) if module else None
     latency = Latency(wanted=options.keep_cpus_awake)
+    if server is not None:
+        priority.prepare(server, wanted=options.raise_priority)
 
     def report_path(reason: str) -> None:
         path = "portable" if reason else "compiled"

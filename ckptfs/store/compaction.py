@@ -128,6 +128,8 @@ class Copy:
             pass_fds=fds,
             cwd="/",
             bufsize=0,
+            # The scheduler weighs sessions: this one is to have no part in the daemon's priority.
+            start_new_session=True,
         )
 
     @property

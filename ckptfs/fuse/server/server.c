@@ -17,7 +17,6 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <poll.h>
 #include <unistd.h>
 
 /* All servers of the process, the newest first: libfuse's calls come without one. */
@@ -78,37 +77,6 @@ static int reclaim_buffer(Server *server)
     return server->buffer != NULL;
 }
 
-/* Reads the next request, if there is one before ``until``: a client that got its reply mostly asks
- * again at once, and to wake up costs both sides more than to look for a while. Other threads,
- * which notify the kernel of changes, come in between. */
-static ssize_t look_for_request(Server *server, int64_t until)
-{
-    char *buffer = server->buffer;
-    int device = server->device;
-    ssize_t size;
-    Py_BEGIN_ALLOW_THREADS
-    while ((size = read(device, buffer, REQUEST_MAX)) < 0 && errno == EAGAIN &&
-           monotonic_ns() < until)
-        breathe();
-    Py_END_ALLOW_THREADS
-    return size;
-}
-
-/* Sleeps until a request comes or other tasks get their turn: whether they do, since there is
- * something on the descriptor that `others` wait for. */
-static int wait_for_request(const Server *server, int64_t turn, int others)
-{
-    struct pollfd wanted[] = {{server->device, POLLIN, 0}, {others, POLLIN, 0}};
-    int64_t now = monotonic_ns();
-    if (now >= turn)
-        return 0;
-    struct timespec left = {(turn - now) / NS, (turn - now) % NS};
-    Py_BEGIN_ALLOW_THREADS
-    ppoll(wanted, 2, &left, NULL);
-    Py_END_ALLOW_THREADS
-    return wanted[1].revents && !wanted[0].revents;
-}
-
 /* A read that finds nothing must not wait: no other task would get a turn until the next request.
  */
 static void watch(Server *server, int descriptor)
@@ -140,7 +108,7 @@ static int serve_requests(Server *server, int64_t spin_ns, int64_t turn_ns, int 
             return TURN;
         if (!reclaim_buffer(server))
             return LEFT;
-        ssize_t size = look_for_request(server, now + spin_ns);
+        ssize_t size = look_for_request(server, now, spin_ns);
         if (size < 0 && errno == EAGAIN) {
             if (!pending_is_midway(server))
                 flush(server); /* while there is time */
@@ -153,6 +121,7 @@ static int serve_requests(Server *server, int64_t spin_ns, int64_t turn_ns, int 
         server->requests++;
         if (size < 0)
             return LEFT; /* the end of the mount: libfuse meets it, too */
+        stay_beside(&server->waits, ((const struct fuse_in_header *)server->buffer)->pid, now);
         if (handle_request(server, (size_t)size) == PASSED) {
             server->waiting = (size_t)size;
             return LEFT;
@@ -357,6 +326,7 @@ static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     pages_init(&server->snapshot.pages);
     pages_init(&server->snapshot.prepared);
     listings_init(&server->listings);
+    waits_init(&server->waits);
     server->buffer = new_buffer();
     server->pending = calloc(1, sizeof *server->pending);
     if (!server->buffer || !server->pending || !inodes_init(&server->inodes) ||
@@ -416,6 +386,26 @@ static PyObject *update_inode(PyObject *self, PyObject *inode)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(set_priority_doc,
+             "set_priority(niceness, raised, has_session)\n\n"
+             "The niceness of the thread that serves, and the one that it gets on a crowded\n"
+             "machine; and with it the session of the process, if that is its own.");
+
+static PyObject *set_priority(PyObject *self, PyObject *args)
+{
+    Waits *waits = &((Server *)self)->waits;
+    if (!PyArg_ParseTuple(args, "iip", &waits->niceness, &waits->niceness_raised,
+                          &waits->has_session))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *leave_client_method(PyObject *self, PyObject *none)
+{
+    leave_client(&((Server *)self)->waits, monotonic_ns());
+    Py_RETURN_NONE;
+}
+
 static PyObject *requests(PyObject *self, PyObject *none)
 {
     return PyLong_FromUnsignedLongLong(((Server *)self)->requests);
@@ -426,6 +416,8 @@ static PyMethodDef methods[] = {
     {"close", close_server, METH_NOARGS, "The mount is over: drop what belongs to it."},
     {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
     {"requests", requests, METH_NOARGS, "How many requests were read here."},
+    {"set_priority", set_priority, METH_VARARGS, set_priority_doc},
+    {"leave_client", leave_client_method, METH_NOARGS, "Other tasks have their turn."},
     {"is_referenced", is_referenced, METH_O, "Whether the kernel has looked up a live inode."},
     {"is_cached", is_cached_method, METH_O, "Whether a listing may give an inode's number alone."},
     {"invalidate_inode", invalidate_inode, METH_O, "A live inode is about to change or go."},
