@@ -77,7 +77,7 @@ static void weigh_session(int niceness)
 /* A policy that the user has chosen stays. */
 static void raise_priority(Waits *waits)
 {
-    if (waits->is_raised || sched_getscheduler(0) != SCHED_OTHER)
+    if (waits->is_raised || (sched_getscheduler(0) & ~SCHED_RESET_ON_FORK) != SCHED_OTHER)
         return;
     waits->is_raised = 1;
     if (!schedule_with(waits->niceness_raised, SLICE_NS))
