@@ -1,8 +1,8 @@
 """The daemon's place among the processes that want a CPU.
 
-On a crowded machine, one with more runnable processes than CPUs, each request waits twice: the
-daemon for a CPU, then the program. The program waits as it would anyway; the daemon need not, since
-it works for programs alone and briefly. So the compiled server takes, while that lasts
+On a crowded machine, one with twice as many runnable processes as CPUs, each request waits twice:
+the daemon for a CPU, then the program. The program waits as it would anyway; the daemon need not,
+since it works for programs alone and briefly. So the compiled server takes, while that lasts
 (`server/waiting.c`),
 
 * a short slice (Linux 6.12): what is woken with a shorter one than what runs goes first, as long as

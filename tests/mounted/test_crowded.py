@@ -25,8 +25,8 @@ _PAUSE_S = 0.001
 
 @pytest.fixture
 def crowd() -> Iterator[None]:
-    """More processes that always want to run than there are CPUs."""
-    count = 2 * (os.cpu_count() or 1)
+    """Three processes for each CPU that always want to run."""
+    count = 3 * (os.cpu_count() or 1)
     loops = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(count)]
     yield
     for each in loops:

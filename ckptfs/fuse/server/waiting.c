@@ -1,10 +1,9 @@
 /* Waiting for the next request, and where.
  *
  * A client that got its reply mostly asks again at once, and to wake up costs both sides more than
- * to look for a while: so the server spins. After some spins in vain it sleeps from the start, until
- * a request comes soon enough for a spin again.
+ * to look for a while: so the server spins.
  *
- * On a crowded machine, one with more runnable processes than CPUs, a process that is woken on
+ * On a crowded machine, one with twice as many runnable processes as CPUs, a process that is woken on
  * another CPU waits for what runs there to use up its slice: until the next tick of the clock, up to
  * 4 ms, at each handover, of which a new file has six. On the client's CPU it is different: the
  * client goes to sleep when it has asked, and the server when it has replied, so each makes room for
@@ -23,7 +22,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* So many spins in vain, one after the other, are enough. */
+/* After so many spins in vain, one after the other, it is looked whether the machine is crowded. */
 #define IN_VAIN_MAX 4
 /* How often to look whether the machine is crowded, and where the client is. */
 #define LOOK_NS 10000000
@@ -109,14 +108,15 @@ static int read_text(const char *path, char *text, size_t size)
     return length > 0;
 }
 
-/* Whether others alone could keep all CPUs busy. */
+/* Whether there are more than two runnable processes for each CPU. With fewer, as an rsync and its
+ * daemon are, the kernel finds a place for each soon enough. */
 static int is_crowded(void)
 {
     char text[128];
     int running;
     return read_text("/proc/loadavg", text, sizeof text) &&
            sscanf(text, "%*s %*s %*s %d/", &running) == 1 &&
-           running > sysconf(_SC_NPROCESSORS_ONLN);
+           running > 2 * sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 /* The spaces in /proc/PID/stat between the end of the command's name and the CPU. */
@@ -220,8 +220,7 @@ ssize_t look_for_request(Server *server, int64_t now_ns, int64_t wait_ns)
     Py_BEGIN_ALLOW_THREADS
     size = read_request(server);
     if (size < 0 && errno == EAGAIN && wait_ns) {
-        int should_spin = waits->bound < 0 && waits->in_vain < IN_VAIN_MAX;
-        size = should_spin ? spin(server, now_ns + wait_ns) : doze(server, wait_ns);
+        size = waits->bound < 0 ? spin(server, now_ns + wait_ns) : doze(server, wait_ns);
         if (size >= 0)
             waits->in_vain = 0;
         else if (errno == EAGAIN && waits->in_vain < IN_VAIN_MAX)
