@@ -43,6 +43,8 @@ _WASTE_SHARE = 8
 _NAMES_MAX = 20_000
 #: Blocks are read for a pack, and names looked through, so many in a step.
 _STRIDE = 8
+#: And blocks of one file so many.
+_BLOCKS_STRIDE = 128
 
 
 def compress(fs: Filesystem) -> None:
@@ -270,7 +272,7 @@ def _blocks_of_names(
             yield from pause(store)
     blocks: dict[ContentId, list[Stored]] = {}
     for number, content in enumerate(sorted(live)):
-        blocks[content] = _stored(store, content, is_live=live[content])
+        blocks[content] = yield from _stored(store, content, is_live=live[content])
         if not number % _STRIDE:
             yield from pause(store)
     found: list[list[Stored]] = []
@@ -288,15 +290,19 @@ def _contents(store: Store, ino: bytes) -> dict[ContentId, bool]:
     return {content: content in now for content in map(_content, records) if content}
 
 
-def _stored(store: Store, content: ContentId, *, is_live: bool) -> list[Stored]:
+def _stored(
+    store: Store, content: ContentId, *, is_live: bool
+) -> Generator[Job | None, object, list[Stored]]:
     """The blocks that checkpoints have of a content, newest first."""
     heads = [head.bare for head in store.heads.values()]
     open_epochs = {head.suffix for head in heads}
     if store.excluded is not None:
         open_epochs.add(store.excluded.suffix)
     found: list[Stored] = []
-    versions = store.blockmap.versions(pack_u64(content))
-    for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
+    versions = sorted(store.blockmap.versions(pack_u64(content)), key=operator.itemgetter(1))
+    for number, (entity, suffix, record) in enumerate(versions, 1):
+        if not number % _BLOCKS_STRIDE:
+            yield from pause(store)
         mapping = unpack_mapping(record) if record else None
         if mapping is not None and mapping.key and suffix not in open_epochs:
             here = is_live and any(store.blockmap.get(head, entity) == record for head in heads)
