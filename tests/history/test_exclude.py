@@ -172,6 +172,18 @@ def test_no_diff_shows_and_no_restore_changes_what_was_excluded_since_a_checkpoi
     assert paths(work) == {"plain"}
 
 
+def test_a_restore_takes_away_what_would_move_to_an_excluded_path(work: Edits) -> None:
+    work.mkdir("d")
+    work.put("d/file", b"1")
+    point = save(work)
+    work.move("d", "moved")
+    excluded.apply(work.fs, ("/d",))
+    work.mkdir("d")
+    assert history.plan(work.fs, point, []).deleted == (b"moved",)
+    assert Service(work.fs).restore(str(point.id)) is not None
+    assert paths(work) == {"d"}
+
+
 def test_a_file_in_the_way_of_a_restored_path_is_named(work: Edits) -> None:
     work.mkdir("d")
     work.put("d/f", b"1")
