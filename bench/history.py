@@ -43,7 +43,7 @@ class Ckptfs:
 
     def __init__(self, workspace: Path, store: Path) -> None:
         self.tree = workspace
-        self._store = store
+        self.store = store
 
     def save(self) -> None:
         self._call("save", {"message": "bench"})
@@ -56,10 +56,10 @@ class Ckptfs:
 
     def size(self) -> int:
         self._call("compact", {})
-        return (self._store / "data.mdb").stat().st_size
+        return (self.store / "data.mdb").stat().st_size
 
     def _call(self, verb: str, arguments: dict[str, object]) -> None:
-        with product.connect(self.tree, self._store) as client:
+        with product.connect(self.tree, self.store) as client:
             client.call(verb, arguments)
 
 

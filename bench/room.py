@@ -1,8 +1,11 @@
-"""How much room a history takes: the last commits of this very repository, replayed as edits; and
-of a build that is made and cleaned again and again, of which only so much is kept."""
+"""How much room a history takes: the last commits of this very repository, replayed as edits;
+versions of a large file; and of a build that is made and cleaned again and again, of which only so
+much is kept."""
 
+import random
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -69,6 +72,108 @@ def check_out(commit: str, work_tree: Path, index: Path) -> None:
     """Make a directory what a commit has, and touch only what differs."""
     git = (*GIT, "-C", _CHECKOUT, f"--work-tree={work_tree}")
     run("env", f"GIT_INDEX_FILE={index}", *git, "read-tree", "-u", "--reset", commit)
+
+
+# -- versions of a large file ----------------------------------------------------------------------
+
+#: What an insertion may cost beside its bytes, as a share of what restic takes.
+_INSERTION_MARK = 1.0
+_LARGE = "large"
+
+Change = Callable[[bytes], bytes]
+
+
+def _inserted(size: int, share: float) -> Change:
+    """Puts so many new bytes in front of the rest."""
+    new = random.Random(size).randbytes(size)
+    return lambda data: data[: (at := int(len(data) * share))] + new + data[at:]
+
+
+#: One after the other, each on what the one before made.
+_CHANGES: dict[str, Change] = {
+    "a byte inserted at the front": _inserted(1, 0),
+    "1 KiB inserted in the middle": _inserted(1 << 10, 1 / 2),
+    "40,000 bytes inserted at a third": _inserted(40_000, 1 / 3),
+    "4 KiB written over in the middle": lambda data: (
+        data[: len(data) // 2] + random.Random(4).randbytes(4_096) + data[len(data) // 2 + 4_096 :]
+    ),
+}
+
+
+def _noise(size: int) -> bytes:
+    return random.Random(1).randbytes(size)
+
+
+def _text(size: int) -> bytes:
+    """A table of numbers, as a database writes it out."""
+    rng = random.Random(1)
+    lines = (f"{n},{rng.randrange(10**9)},{rng.random():.6f}\n" for n in range(size // 20))
+    return "".join(lines).encode()[:size]
+
+
+@figure("large-versions")
+def large_versions(site: Site) -> Found:
+    """What each version of a large file adds, as small as everyone makes it."""
+    found: list[Figure | Comparison] = []
+    for what, material in (("random bytes", _noise), ("text", _text)):
+        base = site.base / "versions"
+        workspace, store = base / "workspace", base / "store"
+        workspace.mkdir(parents=True)
+        data = material(site.scale.versions_mb * 1_000_000)
+        with (
+            open_keepers(site, base, ["restic", "borg"]) as rivals,
+            mounted(workspace, store, "--no-write-back", "--auto", "off"),
+        ):
+            everyone = {OURS: _Packed(workspace, store), **rivals}
+            added = {
+                name: in_child(partial(_versions, data, keeper), TIMEOUT_S)
+                for name, keeper in everyone.items()
+            }
+        run("rm", "-rf", base)
+        found += _versions_found(added, f"{site.scale.versions_mb} MB of {what}")
+    return found
+
+
+class _Packed(Ckptfs):
+    """All files of the store count: large ones have their bytes beside the data file."""
+
+    def size(self) -> int:
+        super().size()
+        return sum(path.stat().st_blocks for path in self.store.iterdir()) * 512
+
+
+def _versions(data: bytes, keeper: Keeper) -> dict[str, int]:
+    """The bytes that each version adds, by what was done."""
+    _replace(keeper.tree, data)
+    keeper.save()
+    added, before = {}, keeper.size()
+    for name, change in _CHANGES.items():
+        data = change(data)
+        _replace(keeper.tree, data)
+        keeper.save()
+        size = keeper.size()
+        added[name], before = size - before, size
+    return added
+
+
+def _replace(tree: Path, data: bytes) -> None:
+    """As an editor saves."""
+    (tree / "new").write_bytes(data)
+    (tree / "new").rename(tree / _LARGE)
+
+
+def _versions_found(added: dict[str, dict[str, int]], what: str) -> Iterator[Figure | Comparison]:
+    group = f"Room that a version of {what} takes"
+    for name in _CHANGES:
+        columns = {who: [by_change[name] / 1e6] for who, by_change in added.items()}
+        yield Comparison(f"versions: {name}, {what}", group, name, "MB", columns)
+    if "restic" in added:
+        ours, theirs = sum(added[OURS].values()), sum(added["restic"].values())
+        note = f"{ours / 1e6:.2f} MB against {theirs / 1e6:.2f} MB"
+        title = f"four versions of {what}, as restic"
+        yield Figure(
+            f"versions of {what}", title, ours / theirs, "times", _INSERTION_MARK, note=note
+        )
 
 
 # -- moments ---------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ class Scale:
     """Rows of the database that is filled in one transaction."""
     page_mb: int = 128
     """Bytes that are written 4 KiB at a time."""
+    log_lines: int = 50_000
     wheels: tuple[str, ...] = ("django", "flask", "sqlalchemy", "networkx", "numpy")
     """Python packages that are installed, with what they depend on."""
     releases: tuple[str, ...] = ("3.2", "4.2", "5.2")
@@ -64,6 +65,8 @@ class Scale:
     """Files that each of several clients creates."""
     day_commits: int = 1_200
     """The last commits of this repository, replayed as tool calls of an agent."""
+    versions_mb: int = 100
+    """The size of a file into which bytes are inserted between two checkpoints."""
     memory_files: int = 0
     """Files in the workspace for the memory figure; 0 leaves it out."""
     build_rounds: int = 60
@@ -104,6 +107,7 @@ QUICK = Scale(
     transactions=500,
     bulk_rows=50_000,
     page_mb=32,
+    log_lines=10_000,
     wheels=("django",),
     releases=("4.2", "5.2"),
     rebase_commits=15,
@@ -124,6 +128,7 @@ QUICK = Scale(
     upkeep_trees=(1_000, 10_000),
     client_creates=1_000,
     day_commits=60,
+    versions_mb=20,
 )
 #: For rivals that are so slow that the sizes of the others would take them an hour.
 SMALL = replace(

@@ -25,6 +25,9 @@ INO_MAX = (1 << 40) - 1
 CHECKPOINT_SLOTS = (1 << 22) - 2
 CHECKPOINT_MAX = (1 << 32) - 1
 
+#: The line of work that the workspace shows; forks have the numbers above it.
+MAIN_LINE = 0
+
 NAME_MAX = 255
 TARGET_MAX = 4095
 LINK_MAX = 65_000

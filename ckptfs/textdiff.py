@@ -55,6 +55,12 @@ def is_shown(size: int) -> bool:
     return size <= TEXT_MAX
 
 
+def is_text(data: bytes) -> bool:
+    """Whether bytes are compared by lines: they are text, and short enough to be read."""
+    is_binary = b"\0" in data[:_BINARY_LOOK]
+    return is_shown(len(data)) and not is_binary and not _has_long_line(data)
+
+
 def render(old: PatchFile | None, new: PatchFile | None, *, same: bool = False) -> Iterator[bytes]:
     """The diff of one file, line by line. A change of type is a removal and a new file.
 
@@ -232,7 +238,7 @@ def _lines_of(side: PatchFile | None) -> list[bytes]:
 def _hunks(a: list[bytes], b: list[bytes]) -> Iterator[list[Region]]:
     """The regions that differ, in groups whose context lines would touch."""
     hunk: list[Region] = []
-    for region in _regions(common_blocks(a, b), len(a), len(b)):
+    for region in regions(common_blocks(a, b), len(a), len(b)):
         if hunk and region.old - hunk[-1].old_end > 2 * _CONTEXT:
             yield hunk
             hunk = []
@@ -241,8 +247,8 @@ def _hunks(a: list[bytes], b: list[bytes]) -> Iterator[list[Region]]:
         yield hunk
 
 
-def _regions(blocks: list[Block], old_end: int, new_end: int) -> Iterator[Region]:
-    """What lies between the equal blocks."""
+def regions(blocks: list[Block], old_end: int, new_end: int) -> Iterator[Region]:
+    """What lies between the equal blocks of two texts of so many lines."""
     i = j = 0
     for block in [*blocks, Block(old_end, new_end, 0)]:
         if i < block.old or j < block.new:

@@ -27,6 +27,7 @@ from ckptfs.api.values import (
     EventStream,
     FileVersion,
     Handler,
+    MergeResult,
     PruneDecision,
     RestoreResult,
     State,
@@ -39,7 +40,7 @@ from ckptfs.api.workspace import Sessions, restore
 from ckptfs.config import Workspace
 from ckptfs.control import runtime, transfer
 from ckptfs.control.client import Client
-from ckptfs.errors import NotMounted, no_paths
+from ckptfs.errors import MergeConflict, NotMounted, no_paths
 from ckptfs.service.arguments import JsonObject, malformed, metadata_of
 from ckptfs.service.verbs import CALLER, find
 
@@ -293,6 +294,37 @@ class CheckpointService:
         """Go back a number of checkpoints along the way that led here."""
         return self._go("rewind", {"steps": steps}, dry_run=dry_run)
 
+    def merge(
+        self,
+        checkpoint_id: str,
+        paths: AnyPath | Sequence[AnyPath] | None = None,
+        dry_run: bool = False,
+        *,
+        resolution: str = "",
+        resolutions: Mapping[str, str] | None = None,
+        token: str = "",
+    ) -> MergeResult:
+        """Bring in what another state changed since it and the workspace had one in common.
+
+        Raises `MergeConflict`, and changes nothing, if both sides changed the same things, unless
+        ``resolution`` (``ours``, ``theirs`` or ``markers``), or ``resolutions`` by path, says what
+        becomes of each. A dry run returns the conflicts instead.
+        """
+        asked: JsonObject = {
+            "source": checkpoint_id,
+            "resolution": resolution,
+            "resolutions": dict(resolutions or {}),
+            "token": token,
+            "dry_run": dry_run,
+            **self._limited(paths, "merge"),
+        }
+        with self._sessions.session() as session:
+            result = MergeResult.from_record(session.call("merge", asked), dry_run=dry_run)
+        open_conflicts = [each.path for each in result.conflicts if not each.resolution]
+        if open_conflicts and not dry_run:
+            raise MergeConflict(open_conflicts)
+        return result
+
     def undo(
         self, dry_run: bool = False, *, token: str = "", if_unchanged: bool = False
     ) -> RestoreResult:
@@ -522,6 +554,7 @@ class AsyncCheckpointService:
         self.pin = in_thread(service.pin)
         self.unpin = in_thread(service.unpin)
         self.rewind = in_thread(service.rewind)
+        self.merge = in_thread(service.merge)
         self.undo = in_thread(service.undo)
         self.redo = in_thread(service.redo)
         self.prune = in_thread(service.prune)

@@ -85,6 +85,8 @@ class Checkpoint:
     cause: dict[str, Any] = field(default_factory=dict)
     #: The names of the state documents it carries.
     state: tuple[str, ...] = ()
+    #: What was run there: command, exit_code, duration_ms, time_ns; the last one last.
+    runs: tuple[JsonObject, ...] = ()
     #: Whether `save` took it just now; False if nothing had changed and it is the last one.
     created: bool = True
     _files: Callable[[], list[str]] | None = field(default=None, repr=False, compare=False)
@@ -169,6 +171,51 @@ class RestoreResult:
 
 
 @dataclass(frozen=True)
+class ConflictedPath:
+    """What both sides of a merge changed. ``resolution`` is empty if nothing was decided."""
+
+    path: str
+    kind: str
+    resolution: str
+
+
+@dataclass(frozen=True)
+class MergeResult:
+    """What a merge did, or would do."""
+
+    checkpoint_id: str
+    dry_run: bool
+    changed: bool
+    added_paths: list[str]
+    modified_paths: list[str]
+    deleted_paths: list[str]
+    conflicts: list[ConflictedPath]
+    #: The checkpoints of the state before, which `undo` goes to, and of the result.
+    before_id: str | None
+    after_id: str | None
+    #: A merge with it is refused if anything changed since.
+    token: str
+
+    @classmethod
+    def from_record(cls, record: JsonObject, *, dry_run: bool) -> MergeResult:
+        lists = ("added_paths", "modified_paths", "deleted_paths")
+        ids = {name: record[name] for name in ("before", "after")}
+        return cls(
+            checkpoint_id=str(record["checkpoint"]),
+            dry_run=dry_run,
+            changed=record["changed"],
+            conflicts=[
+                ConflictedPath(each["path"], each["kind"], each["resolution"] or "")
+                for each in record["conflicts"]
+            ],
+            before_id=None if ids["before"] is None else str(ids["before"]),
+            after_id=None if ids["after"] is None else str(ids["after"]),
+            token=record["token"],
+            **{name: list(record[name]) for name in lists},
+        )
+
+
+@dataclass(frozen=True)
 class FileVersion:
     """One checkpoint in which a path differs from the one before."""
 
@@ -219,6 +266,7 @@ def checkpoint_of(record: JsonObject, files: Callable[[], list[str]] | None = No
         pinned=record["pinned"],
         cause={key: value for key, value in record["cause"].items() if value},
         state=tuple(record.get("state_names", ())),
+        runs=tuple(record.get("runs", ())),
         created=record.get("changed", True),
         _files=files,
     )

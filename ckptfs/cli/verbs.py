@@ -257,13 +257,7 @@ def _restore(restore: VerbParser) -> None:
         default=[],
         help="only these; patterns work",
     )
-    restore.add_argument(
-        "--if-unchanged",
-        dest="token",
-        metavar="TOKEN",
-        default="",
-        help="of a dry run; refuse if anything changed since",
-    )
+    _if_unchanged(restore)
     restore.add_argument(
         "--no-backup", dest="backup", action="store_false", help="do not save the state before"
     )
@@ -278,6 +272,39 @@ def _restore(restore: VerbParser) -> None:
         "--state-only", action="store_true", help="leave the files alone; only --state-out"
     )
     _take_back(restore)
+
+
+def _merge(merge: VerbParser) -> None:
+    merge.add_argument("source", metavar="ID", help="the checkpoint to take changes from")
+    merge.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        type=path_word,
+        default=[],
+        help="only these; patterns work",
+    )
+    how = merge.add_mutually_exclusive_group()
+    for name, what in (
+        ("ours", "where both changed something, keep what is here"),
+        ("theirs", "take what is there"),
+        ("markers", "keep both: text with conflict markers, anything else side by side"),
+    ):
+        how.add_argument(
+            f"--{name}", dest="resolution", action="store_const", const=name, default="", help=what
+        )
+    merge.add_argument("--dry-run", action="store_true", help="only say what it would do")
+    _if_unchanged(merge)
+
+
+def _if_unchanged(parser: VerbParser) -> None:
+    parser.add_argument(
+        "--if-unchanged",
+        dest="token",
+        metavar="TOKEN",
+        default="",
+        help="of a dry run; refuse if anything changed since",
+    )
 
 
 def _rewind(rewind: VerbParser) -> None:
@@ -471,6 +498,7 @@ VERBS = {
     "rewind": Verb("go back N checkpoints", "restore.rewind", _rewind),
     "undo": Verb("take back the last restore", "restore.undo", _take_back),
     "redo": Verb("take back the last undo", "restore.redo", _take_back),
+    "merge": Verb("bring in what a checkpoint of another line changed", "merge.merge", _merge),
     "tag": Verb("give a checkpoint a name to find it by", "checkpoints.tag", _tag),
     "pin": Verb("keep checkpoints from expiring and from being deleted", "checkpoints.pin", _pin),
     "unpin": Verb("let checkpoints expire again", "checkpoints.unpin", _pin),

@@ -280,7 +280,7 @@ class AutoSave:
 
     def _base_of_head(self) -> Epoch:
         store = self._service.fs.store
-        return store.epochs[store.head.epoch].parent
+        return store.epochs[self._service.fs.head.epoch].parent
 
     def _is_kept(self, epoch: Epoch) -> bool:
         """Whether what was sealed can still be looked at. When a checkpoint is deleted, what only

@@ -31,7 +31,7 @@ _BUSY_S = 300.0
 #: What a copy must gain: so much of the file, and so many bytes. With a fifth the file is at most
 #: 1.25 times as long as a copy of it.
 _GAIN_SHARE = 5
-_GAIN_BYTES = 2 << 20
+_GAIN_BYTES = 256 << 10
 #: What the disk must have beyond the copy.
 _SPARE = 64 << 20
 #: Behind everything else that runs on the machine.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -78,7 +79,7 @@ class Readers:
             self._store.commit()
             with self._store.hold_snapshot():
                 begun = _process(request.op, self._store.directory_fd)
-                async with begun as (process, connection):
+                async with begun as (process, connection, complaints):
                     record = {
                         "store": os.fspath(self._store.path),
                         "op": request.op,
@@ -87,10 +88,11 @@ class Readers:
                     }
                     await _send(connection, json.dumps(record).encode() + b"\n")
                     line = await _last_line(connection, client)
+                    if not line:
+                        await _ended(process)  # it is on its way; how it ended is to be told
+                        raise ReaderEnded(request.op, _words(process.returncode, complaints))
         if is_result(line):
             return line
-        if not line:
-            raise ReaderEnded(request.op, _words(process.returncode))
         answer = decode_answer(line)
         raise answer.error or ReaderEnded(request.op, "gave no answer")
 
@@ -114,8 +116,9 @@ async def _turn(limiter: trio.CapacityLimiter, client: Client) -> AsyncIterator[
 @asynccontextmanager
 async def _process(
     op: str, directory_fd: int
-) -> AsyncIterator[tuple[subprocess.Popen[bytes], trio.SocketStream]]:
-    """A reader process and the connection to it, both of which end here."""
+) -> AsyncIterator[tuple[subprocess.Popen[bytes], trio.SocketStream, BinaryIO]]:
+    """A reader process, the connection to it, and what it says of its failures, all of which end
+    here."""
     with ExitStack() as ends:
         try:
             memory = os.memfd_create("ckptfs-reader")
@@ -125,12 +128,12 @@ async def _process(
             raise ReaderEnded(op, f"could not be started ({error.strerror})") from error
         connection = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         try:
-            yield process, connection
+            yield process, connection, complaints
         finally:
             connection.socket.close()  # without a wait, which a cancellation would end
             await _end(process)
-            if words := os.pread(complaints.fileno(), _COMPLAINTS_MAX, 0):
-                log.warning("a reader process: %s", words.decode(errors="replace"))
+            if words := _read(complaints):
+                log.warning("a reader process: %s", words)
 
 
 def _start(
@@ -164,10 +167,19 @@ async def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
     with trio.CancelScope(shield=True):
-        for _ in range(_END_MS):
-            if process.poll() is not None:
-                return
-            await trio.sleep(0.001)
+        await _ended(process)
+
+
+async def _ended(process: subprocess.Popen[bytes]) -> None:
+    """Return when a process has ended, or does not seem to."""
+    for _ in range(_END_MS):
+        if process.poll() is not None:
+            return
+        await trio.sleep(0.001)
+
+
+def _read(complaints: BinaryIO) -> str:
+    return os.pread(complaints.fileno(), _COMPLAINTS_MAX, 0).decode(errors="replace")
 
 
 async def _send(connection: trio.SocketStream, line: bytes) -> None:
@@ -207,7 +219,13 @@ async def _receive(connection: trio.SocketStream, client: Client) -> bytes:
             raise Interrupted
 
 
-def _words(status: int | None) -> str:
+def _words(status: int | None, complaints: BinaryIO) -> str:
+    """How a process ended, and what it said last."""
     if status is None:
-        return "does not end"
-    return f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        return "does not answer any more, nor end"
+    if status < 0:
+        name = signal.Signals(-status).name if -status in set(signal.Signals) else f"{-status}"
+        how = "was killed, perhaps for want of memory" if name == "SIGKILL" else "crashed"
+        return f"{how} ({name})"
+    last = _read(complaints).strip().rpartition("\n")[2]
+    return f"ended with status {status}" + (f" ({last})" if last else "")

@@ -1,10 +1,11 @@
 """Slices: how a verb that changes much, and housekeeping, give way to requests.
 
 The work is a generator (`ckptfs.interrupts.Steps`): where it yields, everything is whole. A slice
-lasts 5 ms at most, and half a millisecond if a request waits. Where requests came during a slice
-they get the loop for the next two milliseconds: a program that creates file after file has four
-fifths of the time, and one that asks now and then waits for half a millisecond, unless a single
-step or a commit takes longer.
+lasts 5 ms at most, and half a millisecond if a request waits. While programs are at work in the
+workspace, each slice is followed by a rest of twice its length, in which only requests are served:
+so programs have two thirds of the time, and a step that cannot be divided, such as a commit, meets
+about one request in a hundred. Work that only reads has no such steps, and rests for two
+milliseconds.
 
 One work runs at a time; the next one waits for its end, or until it waits itself for something else
 (a process, a disk). All other verbs (saves, hooks, restores, reads) and all requests are served
@@ -30,8 +31,13 @@ T = TypeVar("T")
 #: How long a slice may last, in nanoseconds: at most, and where a request waits.
 _MOST_NS = 5_000_000
 _LEAST_NS = 500_000
-#: How long requests that came during a slice have the loop for themselves.
-_REST_S = 0.002
+#: How long requests have the loop for themselves after a slice: as a multiple of its length, at
+#: least and at most.
+_REST_TIMES = 2
+_REST_LEAST_S = 0.002
+_REST_MOST_S = 0.05
+#: Programs are at work in the workspace if a request came no longer ago.
+_ACTIVE_S = 0.1
 #: In so many turns of the loop a request that waits is read for sure.
 _TURNS = 3
 
@@ -45,6 +51,9 @@ class Slices:
 
     def __init__(self) -> None:
         self._turn = trio.Lock()
+        #: How many requests there were, and when there was a new one.
+        self._seen = 0
+        self._active_at = -inf
 
     async def idle(self) -> None:
         """Return when no work is under way."""
@@ -67,14 +76,15 @@ class Slices:
         has_turn = False
         try:
             while True:
-                seen = loop.requests()
+                begun = time.monotonic()
                 with around(), interrupts.watching(gone), interrupts.sliced(_budget()):
                     ended = interrupts.resume(steps, gone)
                 if isinstance(ended, Ended):
                     result: T = ended.result
                     return result
+                took = time.monotonic() - begun
                 await between()
-                await _give_way(seen)
+                await self._give_way(_REST_TIMES * took if in_turn else 0)
                 if ended and has_turn:
                     self._turn.release()
                     has_turn = False
@@ -87,6 +97,23 @@ class Slices:
             if has_turn:
                 self._turn.release()
 
+    async def _give_way(self, rest_s: float) -> None:
+        """Have the requests answered that came while a slice ran; and while programs are at work,
+        those that follow in so many seconds."""
+        for _ in range(_TURNS):
+            await trio.lowlevel.checkpoint()
+            if not loop.is_waiting():
+                break
+        if self._is_active():
+            await trio.sleep(min(max(rest_s, _REST_LEAST_S), _REST_MOST_S))
+
+    def _is_active(self) -> bool:
+        """Whether programs are at work in the workspace."""
+        seen, now = loop.requests(), time.monotonic()
+        if seen != self._seen:
+            self._seen, self._active_at = seen, now
+        return now - self._active_at < _ACTIVE_S
+
 
 def _budget() -> Callable[[], bool]:
     """Tells whether the slice that begins now is used up."""
@@ -97,17 +124,6 @@ def _budget() -> Callable[[], bool]:
         return passed >= _MOST_NS or (passed >= _LEAST_NS and loop.is_waiting())
 
     return is_used_up
-
-
-async def _give_way(seen: int) -> None:
-    """Have the requests answered that came while a slice ran, and those that follow them at
-    once. ``seen`` is how many had come before it."""
-    for _ in range(_TURNS):
-        await trio.lowlevel.checkpoint()
-        if not loop.is_waiting():
-            break
-    if loop.requests() != seen:
-        await trio.sleep(_REST_S)
 
 
 async def until_idle(idle_s: float, deadline: float = inf) -> None:

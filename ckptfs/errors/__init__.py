@@ -52,11 +52,15 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── NothingToUndo          44
     │   ├── PathUnknown            45
     │   ├── TreeMoved              46
+    │   ├── MergeConflict          90
     │   ├── NotConfirmed           47
     │   ├── TagInvalid             48
     │   ├── TagTaken               49
     │   ├── CheckpointPinned       70
     │   ├── SettingInvalid         71
+    │   ├── ForkInvalid            87
+    │   ├── ForkTaken              88
+    │   ├── ForkUnknown            89
     │   ├── StateInvalid           72
     │   ├── StateNotWritten        73
     │   ├── AuthorUnknown          74
@@ -152,6 +156,10 @@ from ckptfs.errors.workspace import (
     CheckpointUnknown,
     Conflict,
     DestinationInvalid,
+    ForkInvalid,
+    ForkTaken,
+    ForkUnknown,
+    MergeConflict,
     MountedByOther,
     NotConfirmed,
     NothingToUndo,
@@ -200,7 +208,11 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "ForkInvalid",
+    "ForkTaken",
+    "ForkUnknown",
     "Interrupted",
+    "MergeConflict",
     "MountError",
     "MountFailed",
     "MountedByOther",

@@ -276,6 +276,20 @@ class NotConfirmed(WorkspaceError):
         )
 
 
+class MergeConflict(WorkspaceError):
+    """Both sides of a merge changed the same things, and nobody said what becomes of them."""
+
+    kind = "merge-conflict"
+    exit_code = 90
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        named = ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+        super().__init__(
+            f"Cannot merge: both sides changed {named}. Nothing was changed.",
+            hint="Say what becomes of conflicts: `markers`, `ours` or `theirs`.",
+        )
+
+
 class TagInvalid(WorkspaceError):
     kind = "tag-invalid"
     exit_code = 48
@@ -297,6 +311,39 @@ class TagTaken(WorkspaceError):
             "same as a file name. Nothing was changed.",
             hint=f"`ckptfs tag ID {tag!r} --move` gives it to checkpoint ID. To give it to "
             "a new one, save that without a tag first.",
+        )
+
+
+class ForkInvalid(WorkspaceError):
+    kind = "fork-invalid"
+    exit_code = 87
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot use {name!r} as a fork: {reason}. Nothing was changed.",
+            hint="A fork's name is one component of a path, such as `idea-2`.",
+        )
+
+
+class ForkTaken(WorkspaceError):
+    kind = "fork-taken"
+    exit_code = 88
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot use {name!r} as a fork's name: {reason}. Nothing was changed.",
+            hint="`ckptfs forks` and `ckptfs list` show the names that are taken.",
+        )
+
+
+class ForkUnknown(WorkspaceError):
+    kind = "fork-unknown"
+    exit_code = 89
+
+    def __init__(self, name: str, near: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"There is no fork {name!r}. Nothing was changed.",
+            hint=f"Did you mean {' or '.join(near)}?" if near else "`ckptfs forks` lists them.",
         )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfs.model import Epoch, Ino
@@ -41,8 +41,9 @@ class Signed(NamedTuple):
 
 
 class Authorship:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, head: Callable[[], View]) -> None:
         self._store = store
+        self._head = head
         #: The signature of changes without an author.
         self.unsigned: set[Ino] = set()
         #: Data without a sender for a file that is open: its last author counts as theirs.
@@ -77,7 +78,7 @@ class Authorship:
     def flush(self) -> None:
         """Note for the head's epoch what was signed since the last time."""
         self.unsigned.clear()
-        epoch = self._store.head.epoch
+        epoch = self._head().epoch
         for author, pending in self._pending.items():
             if not pending:
                 continue
@@ -96,7 +97,7 @@ class Authorship:
         """Whether a signature of the head's epoch waits that is not noted yet."""
         return read.table == "authors" and any(
             pending - self._noted.get(author, set())
-            and read.asks_for(author_entity(self._store.head.epoch, author, 0)[: len(read.prefix)])
+            and read.asks_for(author_entity(self._head().epoch, author, 0)[: len(read.prefix)])
             for author, pending in self._pending.items()
         )
 

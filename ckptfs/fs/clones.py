@@ -75,9 +75,13 @@ def renumber_directory(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, 
         moved_along(fs, view, Ino(unpack_u64(record)), (ino, name), (copy.ino, name))
         names.append((copy.ino, name))
     copy_xattrs(fs, view, ino, view, copy.ino)
+    _drop_xattrs(fs, view, ino)
     store.dirents.put(view, dirent_entity(copy.parent, copy.name), pack_u64(copy.ino))
     inodes.save(fs, view, copy)
     inodes.remove(fs, view, ino)
+    # It counts this one from here on: what takes the old number out of history must not take it
+    # from an inherited count.
+    inodes.keep(fs, view, inodes.load(fs, view, copy.parent))
     return names
 
 
@@ -121,6 +125,7 @@ def renumber(fs: Filesystem, view: View, ino: Ino) -> list[tuple[Ino, bytes]]:
         store.links.drop(view, link_entity(ino, parent, name))
     made = original._replace(ino=store.new_ino())
     copy = _like(fs, view, original, view, made)._replace(nlink=original.nlink)
+    _drop_xattrs(fs, view, ino)
     for parent, name in places:
         store.dirents.put(view, dirent_entity(parent, name), pack_u64(copy.ino))
     for parent, name in places[1:]:
@@ -167,3 +172,12 @@ def copy_xattrs(fs: Filesystem, source: View, ino: Ino, view: View, new_ino: Ino
         return
     for entity, record in fs.store.xattrs.walk(source, pack_u64(ino)):
         fs.store.xattrs.put(view, xattr_entity(new_ino, xattr_name(entity)), record)
+
+
+def _drop_xattrs(fs: Filesystem, view: View, ino: Ino) -> None:
+    """Take the xattrs from a number that is given up: where something excluded has it, that would
+    show those of history beside its own."""
+    if not fs.store.xattrs_used:
+        return
+    for entity, _ in list(fs.store.xattrs.walk(view, pack_u64(ino))):
+        fs.store.xattrs.drop(view, entity)

@@ -160,14 +160,32 @@ def _sums(store: Store, usage: Usage, content: _Content, files: dict[str, int]) 
 def _live_share(store: Store, table: Versioned) -> float:
     """Which part of a table's records the workspace sees."""
     live = total = 0
-    last = b""
+    sight = _Sight(store)
     for entity, suffix, record in interrupts.checked(table.rows()):
         size = len(entity) + len(record) + _NODE_BYTES
         total += size
-        if entity != last and suffix in store.head.seen:
-            last = entity
+        if sight.is_live(entity, suffix):
             live += size if record else 0
     return live / total if total else 0.0
+
+
+class _Sight:
+    """Which versions the heads see. Those of an entity come one after the other, newest first."""
+
+    def __init__(self, store: Store) -> None:
+        self._heads = [head.seen for head in store.heads.values()]
+        self._last = b""
+        #: The heads that have seen no version of the last entity yet.
+        self._waiting = self._heads
+
+    def is_live(self, entity: bytes, suffix: bytes) -> bool:
+        """Whether a head sees this version: the newest of those that it may see."""
+        if entity != self._last:
+            self._last, self._waiting = entity, self._heads
+        waiting = [seen for seen in self._waiting if suffix not in seen]
+        found = len(waiting) < len(self._waiting)
+        self._waiting = waiting
+        return found
 
 
 # -- the bytes of files ----------------------------------------------------------------------------
@@ -193,16 +211,16 @@ class _Content:
 
     def _versions(self) -> Iterator[tuple[bytes, bytes, bytes, int, bool, bool]]:
         store, ends, holders = self._store, self._ends, self._holders
-        head = store.head
-        open_suffixes = {head.suffix, *([store.excluded.suffix] if store.excluded else [])}
-        last, newer, visible = b"", _NEVER, False
+        open_suffixes = {head.suffix for head in store.heads.values()}
+        if store.excluded is not None:
+            open_suffixes.add(store.excluded.suffix)
+        sight, last, newer = _Sight(store), b"", _NEVER
         for entity, suffix, record in interrupts.checked(store.blockmap.versions(b"")):
             if entity != last:
-                last, newer, visible = entity, _NEVER, False
+                last, newer = entity, _NEVER
             epoch, replaced = epoch_of(suffix), newer
             newer = epoch
-            seen = not visible and suffix in head.seen
-            visible = visible or seen
+            seen = sight.is_live(entity, suffix)
             if not record:
                 continue
             end = ends.get(ContentId(unpack_u64(entity[:8])), NO_EPOCH)
@@ -254,12 +272,11 @@ def _room(size: int) -> int:
 def _ends(store: Store) -> dict[ContentId, Epoch]:
     """By content, the epoch from which on its file has another one, or is gone."""
     ends: dict[ContentId, Epoch] = {}
-    last, newer, visible = b"", _NEVER, False
+    sight, last, newer = _Sight(store), b"", _NEVER
     for entity, suffix, record in interrupts.checked(store.inodes.versions(b"")):
         if entity != last:
-            last, newer, visible = entity, _NEVER, False
-        seen = not visible and suffix in store.head.seen
-        visible = visible or seen
+            last, newer = entity, _NEVER
+        seen = sight.is_live(entity, suffix)
         if record:
             content = unpack_inode(Ino(unpack_u64(entity)), record).content
             if seen and content != NO_CONTENT:

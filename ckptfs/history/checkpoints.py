@@ -15,14 +15,16 @@ from weakref import WeakKeyDictionary
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
+from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, MAIN_LINE, Epoch
 from ckptfs.store import Store, View
 from ckptfs.store.epochs import alone
 from ckptfs.store.format import NO_EPOCH
-from ckptfs.store.metadata import NEXT_CHECKPOINT
+from ckptfs.store.metadata import NEXT_CHECKPOINT, NEXT_FORK
 
 #: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.auto`).
 MOMENT = "moment"
+#: The kind of the checkpoint that a fork begins at, and of the last state of a deleted one.
+FORK = "fork"
 #: In the metadata of a moment: the path that the next change took something away from.
 LOST = "lost"
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
@@ -36,6 +38,20 @@ class Cause:
     pid: int = 0
     command: str = ""
     session: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command that was run on a checkpoint's state, and how it ended."""
+
+    command: str
+    exit_code: int
+    duration_ms: int
+    time_ns: int
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_code == 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,10 @@ class Checkpoint:
     state: dict[str, Any] = field(default_factory=dict)
     #: How many bytes were accepted since the checkpoint before it.
     bytes: int = 0
+    #: The fork whose head it was; 0 for the main line.
+    fork: int = MAIN_LINE
+    #: What was run there (`ckptfs.history.runs`), each command once, the last one last.
+    runs: tuple[Run, ...] = ()
 
     @property
     def is_moment(self) -> bool:
@@ -89,8 +109,8 @@ def seal(
     fs.flush()
     fs.authorship.finish()
     store = fs.store
-    sealed = store.head
-    if task := store.metadata.get(CURRENT_TASK):
+    sealed = fs.head
+    if task := fs.facts.get(CURRENT_TASK):
         metadata = {"task": task.decode(), **(metadata or {})}
     checkpoint = Checkpoint(
         _next_id(store),
@@ -104,9 +124,10 @@ def seal(
         cause or Cause(),
         state or {},
         _bytes_since(store),
+        fs.line,
     )
     store.seal_epoch(sealed, _info(checkpoint))
-    store.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
+    fs.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
     return checkpoint
 
 
@@ -158,6 +179,7 @@ def _info(checkpoint: Checkpoint) -> dict[str, Any]:
         "metadata": dict(checkpoint.metadata),
         "cause": {key: value for key, value in vars(checkpoint.cause).items() if value},
         "state": dict(checkpoint.state),
+        "runs": [vars(run) for run in checkpoint.runs],
     }
     del info["epoch"]
     return {key: value for key, value in info.items() if value or key == "id"}
@@ -176,6 +198,8 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
         Cause(**info.get("cause", {})),
         info.get("state", {}),
         info.get("bytes", 0),
+        info.get("fork", MAIN_LINE),
+        tuple(Run(**run) for run in info.get("runs", ())),
     )
 
 
@@ -318,30 +342,42 @@ def count_moments(store: Store) -> int:
     return _cached(store).count_moments()
 
 
-def lineage(store: Store) -> list[Checkpoint]:
+def of_line(fs: Filesystem, *, moments: bool = False) -> list[Checkpoint]:
+    """The checkpoints that a line took and those that it descends from, oldest first. The main
+    line has those that a restore went back past, too."""
+    store, line = fs.store, fs.line
+    every = checkpoints(store) if moments else without_moments(store)
+    if line == MAIN_LINE and not store.metadata.number(NEXT_FORK, 0):
+        return every
+    above = {item.epoch for item in _way_back(fs)}
+    return [item for item in every if item.fork == line or item.epoch in above]
+
+
+def lineage(fs: Filesystem) -> list[Checkpoint]:
     """The checkpoints that the head descends from, newest first: without moments, and without those
     that a restore went back past."""
-    return list(way_back(store))
+    return list(way_back(fs))
 
 
-def way_back(store: Store) -> Iterator[Checkpoint]:
+def way_back(fs: Filesystem) -> Iterator[Checkpoint]:
     """The same one by one."""
-    return (item for item in _way_back(store) if not item.is_moment)
+    return (item for item in _way_back(fs) if not item.is_moment)
 
 
-def nearest(store: Store) -> Checkpoint | None:
+def nearest(fs: Filesystem) -> Checkpoint | None:
     """The newest checkpoint that the head descends from, without moments."""
-    return next(way_back(store), None)
+    return next(way_back(fs), None)
 
 
-def newest_state(store: Store) -> Checkpoint | None:
+def newest_state(fs: Filesystem) -> Checkpoint | None:
     """The newest checkpoint or moment that the head descends from."""
-    return next(_way_back(store), None)
+    return next(_way_back(fs), None)
 
 
-def _way_back(store: Store) -> Iterator[Checkpoint]:
+def _way_back(fs: Filesystem) -> Iterator[Checkpoint]:
+    store = fs.store
     cache = _cached(store)
-    epoch = store.epochs[store.head.epoch].parent
+    epoch = store.epochs[fs.head.epoch].parent
     while epoch in store.epochs:
         found = cache.of_epoch(epoch)
         if found is not None:

@@ -20,7 +20,7 @@ from ckptfs.history.shifted import LARGE, Stored, relate_versions
 from ckptfs.history.upkeep import Job, Steps, finish, pause
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View, codec
-from ckptfs.store.blocks import PACKED_MAX, Member, PackUsage
+from ckptfs.store.blocks import PACKED_MAX, Member
 from ckptfs.store.format import (
     PACK_MAX,
     block_entity,
@@ -32,14 +32,20 @@ from ckptfs.store.format import (
     unpack_u64,
 )
 from ckptfs.store.metadata import COMPRESSED, REPACKED
+from ckptfs.store.pack_usage import PackUsage
 
 #: A name's versions that are in large packs already are packed anew with its new ones if they are
 #: no more than so many times as many: so each is packed a few times, however many follow.
 _OLD_PER_NEW = 4
+#: When more than this share of what packs take belongs to blocks that are gone, all names are
+#: looked through, and the emptiest packs are emptied until it is half of that.
+_WASTE_SHARE = 8
 #: Names are packed in parts of this many: all of a part are in memory.
 _NAMES_MAX = 20_000
 #: Blocks are read for a pack, and names looked through, so many in a step.
 _STRIDE = 8
+#: And blocks of one file so many.
+_BLOCKS_STRIDE = 128
 
 
 def compress(fs: Filesystem) -> None:
@@ -59,6 +65,7 @@ def compression_steps(fs: Filesystem, min_age_ns: int = 0) -> Steps:
     store = fs.store
     while (epoch := _next_epoch(fs, min_age_ns)) is not None:
         yield from _encode_epoch(store, epoch)
+        yield from pause(store)
         store.charge()
         store.metadata.put_number(COMPRESSED, epoch)
 
@@ -74,7 +81,11 @@ def _encode_epoch(store: Store, epoch: Epoch) -> Steps:
     """Encode the blocks that the epoch wrote."""
     waiting: list[bytes] = []
     total = 0
-    for key, base in _written(store, epoch):
+    for number, (key, base) in enumerate(_written(store, epoch)):
+        if not key:
+            if not number % _STRIDE:
+                yield from pause(store)
+            continue
         store.charge(BLOCK_SIZE)
         length = store.blocks.encode(key, base)
         if total + length > BLOCK_SIZE:
@@ -99,13 +110,29 @@ def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
     last = store.metadata.number(COMPRESSED, 0)
     if not everything and not (yield from _is_due(store, last)):
         return
+    usage = yield from _usage(store)
+    if not everything:
+        full = usage.filled(PACK_MAX // 2)
+        yield from _pack_round(store, full, _names_since(store, last))
+        # What goes into new packs leaves the old ones emptier.
+        usage = yield from _usage(store)
+        everything = usage.wasted_bytes > usage.stored_bytes // _WASTE_SHARE
+    if everything:
+        full = usage.filled(PACK_MAX // 2, 2 * _WASTE_SHARE)
+        yield from _pack_round(store, full, _all_names(store))
+    store.metadata.put_number(REPACKED, last)
+
+
+def _usage(store: Store) -> Generator[Job | None, object, PackUsage]:
     usage = PackUsage()
     for number, _ in enumerate(store.blocks.survey(usage)):
         if not number % _STRIDE:
             yield from pause(store)
-    everything = everything or usage.wasted_bytes > usage.stored_bytes // 4
-    full = usage.filled(PACK_MAX // 2)
-    names = _all_names(store) if everything else _names_since(store, last)
+    return usage
+
+
+def _pack_round(store: Store, full: set[bytes], names: Iterator[bytes]) -> Steps:
+    """Pack the blocks of these names; those in full packs only where they are worth it."""
     packed: set[bytes] = set()
     part: set[bytes] = set()
     for number, name in enumerate(names):
@@ -116,7 +143,6 @@ def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
         if not number % _STRIDE:
             yield from pause(store)
     yield from _pack_names(store, sorted(part), full, packed)
-    store.metadata.put_number(REPACKED, last)
 
 
 def _is_due(store: Store, last: int) -> Generator[Job | None, object, bool]:
@@ -208,8 +234,8 @@ def _worth_packing(
     found: list[tuple[bytes, int, bool]] = []
     for block in stored:
         # A large block of the workspace stays as it is if there is little to gain: a random
-        # read would have to decode its whole pack.
-        gains = several and blocks.is_compressed(block.key)
+        # read would have to decode its whole pack. Of a large file other versions are kept by it.
+        gains = several and not is_large and blocks.is_compressed(block.key)
         # Blocks that compression left in the heap get no smaller, and waste no page borders.
         history = not block.is_live and not blocks.is_in_heap(block.key)
         if is_large and blocks.is_difference(block.key):
@@ -232,44 +258,56 @@ def _blocks_of_names(
     """Of each name the blocks that checkpoints have of all files that had it, newest first. Each
     table is read in the order of its keys, so each chunk of packed records is decoded once."""
     inodes: list[list[bytes]] = []
+    every: set[bytes] = set()
     for number, name in enumerate(names):
         versions = store.dirents.versions(name)
         inodes.append(list(dict.fromkeys(record for _, _, record in versions if record)))
+        every.update(inodes[-1])
         if not number % _STRIDE:
             yield from pause(store)
     contents: dict[bytes, dict[ContentId, bool]] = {}
-    for number, ino in enumerate(sorted({ino for several in inodes for ino in several})):
+    live: dict[ContentId, bool] = {}
+    for number, ino in enumerate(sorted(every)):
         contents[ino] = _contents(store, ino)
+        live.update(contents[ino])
         if not number % _STRIDE:
             yield from pause(store)
     blocks: dict[ContentId, list[Stored]] = {}
-    live = {
-        content: is_live for several in contents.values() for content, is_live in several.items()
-    }
     for number, content in enumerate(sorted(live)):
-        blocks[content] = _stored(store, content, is_live=live[content])
+        blocks[content] = yield from _stored(store, content, is_live=live[content])
         if not number % _STRIDE:
             yield from pause(store)
-    return [[b for ino in several for c in contents[ino] for b in blocks[c]] for several in inodes]
+    found: list[list[Stored]] = []
+    for number, several in enumerate(inodes):
+        found.append([block for ino in several for c in contents[ino] for block in blocks[c]])
+        if not number % _STRIDE:
+            yield from pause(store)
+    return found
 
 
 def _contents(store: Store, ino: bytes) -> dict[ContentId, bool]:
-    """The contents that an inode had, the newest first, and whether the workspace has them."""
-    now = _content(store.inodes.get(store.head.bare, ino))
+    """The contents that an inode had, the newest first, and whether a line has them now."""
+    now = {_content(store.inodes.get(head.bare, ino)) for head in store.heads.values()}
     records = (record for _, _, record in store.inodes.versions(ino) if record)
-    return {content: content == now for content in map(_content, records) if content}
+    return {content: content in now for content in map(_content, records) if content}
 
 
-def _stored(store: Store, content: ContentId, *, is_live: bool) -> list[Stored]:
+def _stored(
+    store: Store, content: ContentId, *, is_live: bool
+) -> Generator[Job | None, object, list[Stored]]:
     """The blocks that checkpoints have of a content, newest first."""
-    head = store.head.bare
-    open_epochs = {head.suffix, *([store.excluded.suffix] if store.excluded else [])}
+    heads = [head.bare for head in store.heads.values()]
+    open_epochs = {head.suffix for head in heads}
+    if store.excluded is not None:
+        open_epochs.add(store.excluded.suffix)
     found: list[Stored] = []
-    versions = store.blockmap.versions(pack_u64(content))
-    for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
+    versions = sorted(store.blockmap.versions(pack_u64(content)), key=operator.itemgetter(1))
+    for number, (entity, suffix, record) in enumerate(versions, 1):
+        if not number % _BLOCKS_STRIDE:
+            yield from pause(store)
         mapping = unpack_mapping(record) if record else None
         if mapping is not None and mapping.key and suffix not in open_epochs:
-            here = is_live and store.blockmap.get(head, entity) == record
+            here = is_live and any(store.blockmap.get(head, entity) == record for head in heads)
             found.append(Stored(mapping.key, mapping.length, block_number(entity), here))
     return found
 
@@ -280,19 +318,20 @@ def _content(record: bytes | None) -> ContentId:
 
 def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
     """(key, key of the older version) of each block that the epoch wrote, in the order in which its
-    files were made: files made together are alike."""
+    files were made: files made together are alike. The key is empty where there is no block."""
     for record, base in _records(store, epoch):
-        if key := unpack_mapping(record).key:
-            yield key, base
+        yield unpack_mapping(record).key if record else b"", base
 
 
 def _records(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
-    """What the epoch wrote into the block map, as record and key of the older version."""
+    """What the epoch wrote into the block map, as record and key of the older version; an empty
+    record for each inode."""
     view = store.view(epoch)
     parent = store.epochs[epoch].parent
     before = store.view(parent) if parent in store.epochs else None
     for entity in store.changes.walk(epoch, store.inodes.kind):
         interrupts.between()
+        yield b"", None
         record = store.inodes.own(view, entity)
         if not record:
             continue

@@ -17,7 +17,6 @@ from ckptfs.history.checkpoints import Checkpoint
 from ckptfs.history.diff.changed import epochs_between
 from ckptfs.interrupts import Steps
 from ckptfs.model import NO_CONTENT, ContentId, Ino, Inode, Place
-from ckptfs.store import Store
 from ckptfs.store.format import dirent_name, has_links, inode_entity, unpack_inode, unpack_u64
 
 #: Of so many files it is known that a user sees them change: one is enough.
@@ -38,7 +37,7 @@ class Difference:
         self.target = target.epoch
         self._goal = store.view(target.epoch)
         #: The head when this began: a later one that does not descend from it is another.
-        self._began = store.head.suffix
+        self._began = fs.head.suffix
         self._compare = {
             store.inodes.kind: self._compare_inode,
             store.dirents.kind: self._compare_entry,
@@ -67,7 +66,7 @@ class Difference:
         """Compare every record that was written between the two."""
         store, done = self._store, 0
         store.pending.flush()
-        for epoch in epochs_between(store, store.head.epoch, self.target):
+        for epoch in epochs_between(store, self._fs.head.epoch, self.target):
             for key in store.changes.walk(epoch):
                 compare = self._compare.get(key[:1])
                 if compare is not None:
@@ -85,7 +84,7 @@ class Difference:
         noted, self._noted = self._noted, set()
         for kind, entity in noted:
             self._compare[kind](entity)
-        return bool(self._unfollow) and self._began in self._store.head.seen
+        return bool(self._unfollow) and self._began in self._fs.head.seen
 
     def close(self) -> bool:
         """Note nothing any more; whether all was noted until here."""
@@ -113,7 +112,7 @@ class Difference:
     def _compare_inode(self, entity: bytes) -> None:
         ino = Ino(unpack_u64(entity))
         table = self._store.inodes
-        old, new = table.get(self._store.head.bare, entity), table.get(self._goal, entity)
+        old, new = table.get(self._fs.head.bare, entity), table.get(self._goal, entity)
         self._forget(ino)
         if old != new:
             self.inodes.add(ino)
@@ -142,19 +141,19 @@ class Difference:
     def _compare_entry(self, entity: bytes) -> None:
         place = Ino(unpack_u64(entity[:8])), dirent_name(entity)
         table = self._store.dirents
-        if table.get(self._store.head.bare, entity) != table.get(self._goal, entity):
+        if table.get(self._fs.head.bare, entity) != table.get(self._goal, entity):
             self.entries.add(place)
         else:
             self.entries.discard(place)
 
     def _compare_block(self, entity: bytes) -> None:
         table = self._store.blockmap
-        if table.get(self._store.head.bare, entity) != table.get(self._goal, entity):
+        if table.get(self._fs.head.bare, entity) != table.get(self._goal, entity):
             self._contents.add(ContentId(unpack_u64(entity[:8])))
 
     def _compare_xattr(self, entity: bytes) -> None:
         table = self._store.xattrs
-        if table.get(self._store.head.bare, entity) != table.get(self._goal, entity):
+        if table.get(self._fs.head.bare, entity) != table.get(self._goal, entity):
             self._with_xattrs.add(Ino(unpack_u64(entity[:8])))
 
 
@@ -166,7 +165,7 @@ def _shown(inode: Inode) -> tuple[object, ...]:
 # -- beforehand ------------------------------------------------------------------------------------
 
 #: What was found beforehand and waits for its restore.
-_prepared: WeakKeyDictionary[Store, Difference] = WeakKeyDictionary()
+_prepared: WeakKeyDictionary[Filesystem, Difference] = WeakKeyDictionary()
 
 
 def preparing(
@@ -178,21 +177,21 @@ def preparing(
     found = Difference(fs, target)
     try:
         yield from found.find(on_records)
-        _prepared[fs.store] = found
+        _prepared[fs] = found
     finally:
-        if _prepared.get(fs.store) is not found:
+        if _prepared.get(fs) is not found:
             found.close()
 
 
 def prepared(fs: Filesystem, target: Checkpoint) -> Difference | None:
     """What was found for a restore to this checkpoint."""
-    found = _prepared.get(fs.store)
+    found = _prepared.get(fs)
     return found if found is not None and found.target == target.epoch else None
 
 
 def drop(fs: Filesystem) -> None:
     """Forget what was found."""
-    found = _prepared.pop(fs.store, None)
+    found = _prepared.pop(fs, None)
     if found is not None:
         found.close()
 
@@ -211,7 +210,7 @@ def take(fs: Filesystem, target: Checkpoint) -> Difference:
         found = Difference(fs, target)
         _exhaust(found.find())
         found.close()
-    _prepared.pop(fs.store, None)
+    _prepared.pop(fs, None)
     found.complete()
     return found
 

@@ -62,7 +62,7 @@ def _matching(fs: Filesystem, parts: list[bytes], *, exact: bool) -> Steps[dict[
     for epoch in list(store.epochs):
         if interrupts.is_due():
             yield from pause(fs.store)
-        if epoch != store.head.epoch and not _names_anything(store, epoch):
+        if epoch not in store.head_epochs and not _names_anything(store, epoch):
             continue
         found.update(dict.fromkeys(matching(fs, store.view(epoch), parts, exact=exact)))
     return found
@@ -88,7 +88,7 @@ def finding(fs: Filesystem, paths: Sequence[bytes]) -> Steps[Doomed]:
     for epoch in list(store.epochs):
         if interrupts.is_due():
             yield from pause(fs.store)
-        if epoch == store.head.epoch or _names_anything(store, epoch):
+        if epoch in store.head_epochs or _names_anything(store, epoch):
             view = store.view(epoch)
             inodes.update(dict.fromkeys(ino for path in paths for ino in _at(store, view, path)))
     pending = list(inodes)
@@ -156,10 +156,11 @@ class _Naming:
         store = self._store
         store.pending.flush()
         for epoch in sorted(self._written.keys() | self._moving):
-            if epoch != store.head.epoch and epoch in store.epochs:
+            if epoch not in store.head_epochs and epoch in store.epochs:
                 asked = self._inodes if epoch in self._moving else self._written[epoch]
                 yield from self._name(store.view(epoch), asked, self._past)
-        yield from self._name(store.head, self._inodes, self._live)
+        for head in store.heads.values():
+            yield from self._name(head, self._inodes, self._live)
 
     def _look_at_inodes(self) -> Steps[None]:
         """Go through all versions of the doomed ones, and of the directories above them."""

@@ -18,13 +18,14 @@ file get no tombstones; docs/FORMAT.md, "Content"). This relies on:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ckptfs import interrupts
 from ckptfs.errors import Interrupted
 from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import hand_over
 from ckptfs.history.checkpoints import Checkpoint
+from ckptfs.history.merge import hand_over as hand_over_merged
 from ckptfs.history.restore import leave_limbo
 from ckptfs.interrupts import Steps
 from ckptfs.model import NO_CONTENT, Epoch, Ino, Inode
@@ -40,7 +41,8 @@ from ckptfs.store.format import (
 )
 from ckptfs.store.tables import Versioned
 
-#: Large removals are committed in parts of about this many bytes of records.
+#: Large removals are committed in parts of about this many bytes of records. Requests wait for a
+#: commit: for one of this size some 10 ms. Smaller ones together take longer.
 _COMMIT_BYTES = 4 << 20
 #: The clock is looked at after this many records: some take 50 microseconds.
 _STRIDE = 4
@@ -61,13 +63,22 @@ def freeing(fs: Filesystem, on_records: Callable[[int], None] = lambda done: Non
     try:
         yield
         while not reaper.step():
-            if needs_commit(fs.store):
-                fs.commit()
             on_records(reaper.done)
             yield
+            if needs_commit(fs.store):
+                fs.commit()
+                yield
+        yield from giving_back(fs)
     except Interrupted:
         return False
     return True
+
+
+def giving_back(fs: Filesystem) -> Steps[None]:
+    """Commit until all that was let go of in the heap is a hole."""
+    while fs.store.heap.is_waiting:
+        fs.commit()
+        yield
 
 
 def hide(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
@@ -108,6 +119,8 @@ class Reaper:
         self._subject: tuple[Epoch, Epoch | None] | None = None
         #: Epochs whose records are damaged: they stay, so that nothing they alone have is lost.
         self._stuck: dict[Epoch, CorruptRecord] = {}
+        #: Hidden epochs that are still to be looked at, the newest last.
+        self._waiting: list[Epoch] = []
         #: How many records it went through.
         self.done = 0
 
@@ -119,7 +132,7 @@ class Reaper:
         leave_limbo(self._fs)
         deadline = None if budget_s is None else time.monotonic() + budget_s
         store = self._fs.store
-        while (subject := _next_subject(store, self._stuck)) is not None:
+        while (subject := self._next_subject()) is not None:
             if subject != self._subject:
                 self._subject = subject
                 self._work = _removal(store, *subject)
@@ -136,6 +149,31 @@ class Reaper:
             raise damage
         return True
 
+    def _next_subject(self) -> tuple[Epoch, Epoch | None] | None:
+        """The hidden epoch to remove next and its only child, if it has one.
+
+        The newest first: in a row of hidden epochs each record then moves once, past the whole row.
+        What comes to be hidden meanwhile is looked at after those.
+        """
+        tree = self._fs.store.epoch_tree
+        agreed = self._fs.store.metadata.agreed() if tree.hidden else None
+        # What changed since both sides agreed tells a write-back where to look.
+        kept = None if agreed is None else agreed.epoch
+
+        def is_ready(epoch: Epoch) -> bool:
+            is_hidden = epoch in tree.hidden and epoch not in self._stuck and epoch != kept
+            return is_hidden and len(tree.children(epoch)) < 2
+
+        while not self._waiting or not is_ready(self._waiting[-1]):
+            if self._waiting:
+                self._waiting.pop()
+            elif any(map(is_ready, tree.hidden)):
+                self._waiting = sorted(tree.hidden)
+            else:
+                return None
+        epoch = self._waiting[-1]
+        return epoch, next(iter(tree.children(epoch)), None)
+
 
 def _is_due(store: Store, deadline: float | None) -> bool:
     if needs_commit(store) or interrupts.is_due():
@@ -143,27 +181,13 @@ def _is_due(store: Store, deadline: float | None) -> bool:
     return deadline is not None and time.monotonic() >= deadline
 
 
-def _next_subject(store: Store, stuck: Collection[Epoch]) -> tuple[Epoch, Epoch | None] | None:
-    """The hidden epoch to remove next and its only child, if it has one.
-
-    The newest first: in a row of hidden epochs each record then moves once, past the whole row.
-    """
-    tree = store.epoch_tree
-    ready = [e for e in tree.hidden if len(tree.children(e)) < 2 and e not in stuck]
-    agreed = store.metadata.agreed() if ready else None
-    if agreed is not None and agreed.epoch in ready:
-        ready.remove(agreed.epoch)  # what changed since tells a write-back where to look
-    if not ready:
-        return None
-    epoch = max(ready)
-    return epoch, next(iter(tree.children(epoch)), None)
-
-
 def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
     """Remove one epoch; yields after each entity."""
-    if epoch == store.anchor:
-        # The child sees the same, and nothing that it takes over is packed (ckptfs.store.packed).
-        store.anchor = NO_EPOCH if child is None else child
+    for line, anchor in store.anchors().items():
+        if epoch == anchor:
+            # The child sees the same, and nothing that it takes over is packed
+            # (ckptfs.store.packed).
+            store.set_anchor(line, NO_EPOCH if child is None else child)
     heir = _NoHeir() if child is None else _Heir(store, epoch, store.view(child))
     gone = store.view(epoch)
     for entity in store.changes.walk(epoch, store.inodes.kind):
@@ -178,6 +202,7 @@ def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
         # Then a record is missing from the list too, and its views must go on seeing it.
         raise CorruptRecord(f"epoch {epoch} lists a change of which it has no record")
     hand_over(store, epoch, child)
+    hand_over_merged(store, epoch, store.epoch_tree.children(epoch))
     store.remove_epoch(epoch)
 
 

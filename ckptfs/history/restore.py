@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -20,11 +20,11 @@ from typing import Any
 import xxhash
 
 from ckptfs import interrupts
-from ckptfs.fs import Filesystem
+from ckptfs.fs import Filesystem, filesystems
 from ckptfs.history import difference
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
 from ckptfs.history.diff.changed import Changed, inode_in, names_differ
-from ckptfs.history.diff.tree import Change, compare_views
+from ckptfs.history.diff.tree import DELETED, Change, compare_views
 from ckptfs.history.difference import Difference, OnRecords, is_visible, take
 from ckptfs.history.excluded import (
     hidden_by_excluded,
@@ -36,7 +36,7 @@ from ckptfs.history.path_restore import PathRestorer
 from ckptfs.interrupts import Steps
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
-from ckptfs.store.format import has_links, pack_u64, unpack_inode
+from ckptfs.store.format import has_links, orphan_key, pack_u64, unpack_inode
 
 _LOG = b"restore:"
 
@@ -63,9 +63,9 @@ class Restored:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """One entry of the restore log. ``kind`` is restore, undo or redo; ``undoes`` is the entry that
-    an undo or redo takes back. ``whole`` are the paths that were restored with all below them, None
-    if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
+    """One entry of the restore log. ``kind`` is restore, merge, undo or redo; ``undoes`` is the
+    entry that an undo or redo takes back. ``whole`` are the paths that were restored with all below
+    them, None if all were; ``after`` is a checkpoint of the resulting state, if there is one."""
 
     number: int
     kind: str
@@ -97,13 +97,13 @@ def restore(
     leave_limbo(fs)
     store = fs.store
     cause = cause or Cause()
-    old, goal = store.head.bare, store.view(target.epoch)
+    old, goal = fs.head.bare, store.view(target.epoch)
     found = take(fs, target)
     differing = Changed(found.inodes, found.entries)
     seen = seen_under(fs, differing.entries)
     nameless = set(fs.unlinked)
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
-    store.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
+    fs.head = store.open_epoch(goal.epoch, inodes=goal.inodes)
     for ino in differing.inodes:
         fs.changing(ino)
     differing.entries.update(_move_to_limbo(fs, old, found))
@@ -193,11 +193,20 @@ def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
     """How the workspace would look different after a restore of another view: excluded files stay,
     with the directories that they are in."""
     hidden, needed = hidden_by_excluded(fs), needed_by_excluded(fs)
+    changes = (_as_seen(change, hidden) for change in compare_views(fs, fs.head, goal))
     return [
         change
-        for change in compare_views(fs, fs.head, goal)
-        if not (hidden(change.path) or (change.new is None and change.path in needed))
+        for change in changes
+        if change is not None and not (change.new is None and change.path in needed)
     ]
+
+
+def _as_seen(change: Change, hidden: Callable[[bytes], bool]) -> Change | None:
+    """A change, unless something excluded hides it; what moves to where it is hidden goes."""
+    if not hidden(change.path):
+        return change
+    gone = change.old_path
+    return None if gone is None else Change(gone, gone, frozenset({DELETED}), change.old, None)
 
 
 Paths = tuple[bytes, ...]
@@ -249,7 +258,7 @@ def log_restore(
 ) -> None:
     """Append a restore to the log. One that takes another back has the same paths."""
     entry = LogEntry(
-        number=_next_number(fs.store),
+        number=_next_number(fs),
         kind=kind,
         time_ns=fs.clock(),
         target=target.id,
@@ -264,7 +273,7 @@ def log_restore(
     if takes_back is not None:
         paths_too, whole_too = takes_back.paths, takes_back.whole
         entry = replace(entry, undoes=takes_back.number, paths=paths_too, whole=whole_too)
-    fs.store.metadata.put(_key(entry.number), json.dumps(asdict(entry)).encode())
+    fs.facts.put(_key(entry.number), json.dumps(asdict(entry)).encode())
 
 
 def _used(fs: Filesystem, old: View, differing: Iterable[Ino]) -> list[Inode]:
@@ -290,7 +299,7 @@ def preparing(
         if interrupts.is_due():
             yield
             fs.flush()
-        old = fs.store.head.bare
+        old = fs.head.bare
         for inode in _used(fs, old, [ino]):
             if inode.nlink:
                 found.update(dict.fromkeys(fs.places_of(old, inode), ino))
@@ -311,9 +320,9 @@ def _move_to_limbo(fs: Filesystem, old: View, found: Difference) -> list[tuple[I
     moved: list[tuple[Ino, bytes]] = []
     # Those of earlier restores too: the new head may have their numbers again.
     for ino in fs.limbo:
-        inode = inode_in(store, store.head, ino)
+        inode = inode_in(store, fs.head, ino)
         if inode is not None and inode.nlink:
-            moved += fs.renumber(store.head.bare, ino)
+            moved += fs.renumber(fs.head.bare, ino)
     return moved
 
 
@@ -344,7 +353,8 @@ def leave_limbo(fs: Filesystem) -> None:
     """Hide the limbo epochs in which no file is open any more (a crash leaves some too); `removal`
     frees what they hold."""
     store = fs.store
-    needed = {store.head.epoch} | {view.epoch for view in fs.limbo.values()}
+    views = (view for each in filesystems(store) for view in each.limbo.values())
+    needed = store.head_epochs | {view.epoch for view in views}
     for epoch in sorted(store.epoch_tree.unsealed - needed):
         store.seal_epoch(store.view(epoch), {})
 
@@ -353,7 +363,7 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
     """Drop unlinked inodes from the new head: those of the old one, and those that the target
     has."""
     for ino in fs.unlinked:
-        fs.store.orphans.delete(pack_u64(ino))
+        fs.store.orphans.delete(orphan_key(ino, fs.line))
     # Excluded inodes belong to no head.
     gone = {ino for ino in fs.unlinked if not fs.is_excluded(ino)}
     fs.unlinked -= gone
@@ -371,9 +381,9 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
 # -- the log ---------------------------------------------------------------------------------------
 
 
-def log(store: Store) -> list[LogEntry]:
+def log(fs: Filesystem) -> list[LogEntry]:
     """Every restore, oldest first."""
-    return [_entry(json.loads(value)) for _, value in store.metadata.walk(_LOG)]
+    return [_entry(json.loads(value)) for _, value in fs.facts.walk(_LOG)]
 
 
 def _entry(record: dict[str, Any]) -> LogEntry:
@@ -382,40 +392,40 @@ def _entry(record: dict[str, Any]) -> LogEntry:
     return LogEntry(**{**record, **lists})
 
 
-def undoable(store: Store) -> LogEntry | None:
+def undoable(fs: Filesystem) -> LogEntry | None:
     """The newest restore or redo that is not undone, if the state before it was kept."""
     taken_back = set()
-    for entry in _newest_first(store):
+    for entry in _newest_first(fs):
         if entry.kind == "undo":
             taken_back.add(entry.undoes)
         elif entry.number not in taken_back:
-            return _if_kept(store, entry)
+            return _if_kept(fs.store, entry)
     return None
 
 
-def redoable(store: Store) -> LogEntry | None:
+def redoable(fs: Filesystem) -> LogEntry | None:
     """The newest undo that is not redone, unless a restore came after it."""
     taken_back = set()
-    for entry in _newest_first(store):
-        if entry.kind == "restore":
+    for entry in _newest_first(fs):
+        if entry.kind in ("restore", "merge"):
             return None
         if entry.kind == "redo":
             taken_back.add(entry.undoes)
         elif entry.number not in taken_back:
-            return _if_kept(store, entry)
+            return _if_kept(fs.store, entry)
     return None
 
 
-def _newest_first(store: Store) -> Iterator[LogEntry]:
+def _newest_first(fs: Filesystem) -> Iterator[LogEntry]:
     """The log backwards: an undo comes after the entry that it takes back."""
-    for number in range(_next_number(store) - 1, -1, -1):
-        record = store.metadata.get(_key(number))
+    for number in range(_next_number(fs) - 1, -1, -1):
+        record = fs.facts.get(_key(number))
         if record is not None:
             yield _entry(json.loads(record))
 
 
-def _next_number(store: Store) -> int:
-    last = store.metadata.last(_LOG)
+def _next_number(fs: Filesystem) -> int:
+    last = fs.facts.last(_LOG)
     return 0 if last is None else int(last.removeprefix(_LOG)) + 1
 
 

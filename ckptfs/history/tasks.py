@@ -21,6 +21,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from ckptfs import interrupts
 from ckptfs.errors import TaskConflict, TaskInvalid, TaskUnknown
@@ -31,7 +32,6 @@ from ckptfs.history.diff.tree import compare_views
 from ckptfs.history.path_restore import Claim, claimed_paths, claims_of, put_back, whole_paths
 from ckptfs.history.paths import is_below, seek
 from ckptfs.history.restore import log_restore, or_roll_back
-from ckptfs.store import Store
 
 KIND = "task"
 NAME_MAX = 100
@@ -80,14 +80,14 @@ class Task:
     stretches: list[Stretch] = field(default_factory=list)
 
 
-def tasks(store: Store) -> dict[str, Task]:
+def tasks(fs: Filesystem) -> dict[str, Task]:
     """Every task by its name, in the order in which they were started."""
-    return _Replay(events(store)).tasks
+    return _replay(fs).now()
 
 
-def current(store: Store) -> str:
+def current(fs: Filesystem) -> str:
     """The name of the current task; empty if there is none."""
-    return (store.metadata.get(CURRENT_TASK) or b"").decode()
+    return (fs.facts.get(CURRENT_TASK) or b"").decode()
 
 
 def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint | None:
@@ -96,7 +96,7 @@ def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint |
     The caller commits.
     """
     _require_name(name)
-    if current(fs.store) == name:
+    if current(fs) == name:
         return None
     begins = seal(fs, KIND, f"task start: {name}", fs.clock(), metadata={"task": name}, cause=cause)
     log_event(fs, "start", name, begins, begins)
@@ -105,7 +105,7 @@ def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint |
 
 def done(fs: Filesystem, message: str = "", cause: Cause | None = None) -> tuple[str, Checkpoint]:
     """End the current task. Returns its name and where it ends. The caller commits."""
-    name = current(fs.store)
+    name = current(fs)
     if not name:
         raise TaskUnknown("", "no task is open")
     ends = seal(fs, KIND, message or f"task done: {name}", fs.clock(), cause=cause)
@@ -121,7 +121,7 @@ def announce(
     Returns where it begins; None if it waits, or is open already. The caller commits.
     """
     _require_name(name)
-    found = _Replay(events(fs.store))
+    found = _replay(fs)
     if name in found.going_on:
         return None
     if found.in_line:
@@ -135,16 +135,16 @@ def announce(
 def finish(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint | None:
     """End a task by its name. Returns where it ends; None if it was not the current one, or is not
     open. The caller commits."""
-    if name == current(fs.store):
+    if name == current(fs):
         return done(fs, cause=cause)[1]
-    if name in _Replay(events(fs.store)).going_on:
+    if name in _replay(fs).going_on:
         _log_without_switch(fs, "done", name)
     return None
 
 
 def _log_without_switch(fs: Filesystem, event: str, name: str, message: str = "") -> None:
     """Append an event at which the current task goes on."""
-    at = _Replay(events(fs.store)).since
+    at = _replay(fs).since
     _append(fs, Entry(0, event, name, at, at, fs.clock(), message))
 
 
@@ -161,26 +161,32 @@ def log_event(
 
 
 def _append(fs: Filesystem, unnumbered: Entry) -> None:
-    store = fs.store
-    entries = events(store)
-    number = entries[-1].number + 1 if entries else 0
-    entry = replace(unnumbered, number=number)
-    store.metadata.put(_LOG + b"%010d" % number, json.dumps(asdict(entry)).encode())
-    going_on = _Replay([*entries, entry]).going_on
+    facts = fs.facts
+    entry = replace(unnumbered, number=_replay(fs).number + 1)
+    facts.put(_name(entry.number), json.dumps(asdict(entry)).encode())
+    going_on = _replay(fs).going_on
     if going_on:
-        store.metadata.put(CURRENT_TASK, going_on[-1].encode())
+        facts.put(CURRENT_TASK, going_on[-1].encode())
     else:
-        store.metadata.delete(CURRENT_TASK)
+        facts.delete(CURRENT_TASK)
 
 
-def events(store: Store) -> list[Entry]:
+def events(fs: Filesystem) -> list[Entry]:
     """Every event, oldest first."""
-    return [Entry(**json.loads(value)) for _, value in store.metadata.walk(_LOG)]
+    return [_entry(value) for _, value in fs.facts.walk(_LOG)]
 
 
-def find(store: Store, name: str) -> Task:
+def _name(number: int) -> bytes:
+    return _LOG + b"%010d" % number
+
+
+def _entry(value: bytes) -> Entry:
+    return Entry(**json.loads(value))
+
+
+def find(fs: Filesystem, name: str) -> Task:
     """The task of that name, with something that could be taken back."""
-    task = tasks(store).get(name)
+    task = tasks(fs).get(name)
     if task is None:
         raise TaskUnknown(name, "there is no task of that name")
     if not task.stretches:
@@ -202,7 +208,10 @@ class _Replay:
     """What the log leads to. ``going_on`` are the open tasks, the current one last; ``in_line``
     are those of them that were announced."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self) -> None:
+        #: The number of the last event.
+        self.number = -1
+        #: Without the stretch that is going on.
         self.tasks: dict[str, Task] = {}
         self.going_on: list[str] = []
         self.in_line: list[str] = []
@@ -210,21 +219,34 @@ class _Replay:
         self.since = 0
         #: By task, the stretches that its last revert took back.
         self._reverted: dict[str, list[Stretch]] = {}
-        for entry in entries:
-            if entry.event in (REVERT_UNDONE, REVERT_REDONE):
-                self._change_mind(entry)
-                continue
-            self._cut(entry.checkpoint)
-            if entry.event in ("start", ANNOUNCE):
-                self._start(entry)
-            else:
-                self._end(entry)
-            self.since = entry.after
-        self._cut(None)
-        for name in self.going_on:
-            self.tasks[name].state = "current" if name == self.going_on[-1] else "open"
 
-    def _cut(self, end: int | None) -> None:
+    def add(self, entry: Entry) -> None:
+        """Another event came."""
+        self.number = entry.number
+        if entry.event in (REVERT_UNDONE, REVERT_REDONE):
+            self._change_mind(entry)
+            return
+        self._cut(entry.checkpoint)
+        if entry.event in ("start", ANNOUNCE):
+            self._start(entry)
+        else:
+            self._end(entry)
+        self.since = entry.after
+
+    def now(self) -> dict[str, Task]:
+        """The tasks, as the caller's own."""
+        found = {
+            name: replace(task, stretches=[*task.stretches]) for name, task in self.tasks.items()
+        }
+        for name in self.going_on:
+            found[name].state = "open"
+        if self.going_on:
+            task = found[self.going_on[-1]]
+            task.state = "current"
+            task.stretches.append(Stretch(self.since, None))
+        return found
+
+    def _cut(self, end: int) -> None:
         """The stretch that began with the last event ends here."""
         if self.going_on and end != self.since:
             self.tasks[self.going_on[-1]].stretches.append(Stretch(self.since, end))
@@ -268,6 +290,22 @@ class _Replay:
                 names.remove(name)
 
 
+_replays: WeakKeyDictionary[Filesystem, _Replay] = WeakKeyDictionary()
+
+
+def _replay(fs: Filesystem) -> _Replay:
+    """What the log leads to. It only grows, so what is new is added to what is known already: a
+    hook takes no longer after a thousand tasks."""
+    found = _replays.setdefault(fs, _Replay())
+    last = fs.facts.last(_LOG)
+    if last is None or int(last[len(_LOG) :]) < found.number:
+        found = _replays[fs] = _Replay()
+    if last is not None and last != _name(found.number):
+        for _, value in fs.facts.walk(_LOG, after=_name(found.number)):
+            found.add(_entry(value))
+    return found
+
+
 #: How many paths of a conflict an error names.
 _NAMED = 20
 
@@ -302,8 +340,8 @@ class Reverted:
 def plan_revert(fs: Filesystem, name: str) -> RevertPlan:
     """What reverting a task would do, and its conflicts."""
     fs.flush()
-    found = tasks(fs.store)
-    task = find(fs.store, name)
+    found = tasks(fs)
+    task = find(fs, name)
     known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
     plan = RevertPlan(name)
     foreign: set[bytes] = set()

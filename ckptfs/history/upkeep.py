@@ -31,7 +31,7 @@ def pause(store: Store) -> Steps:
 
 
 #: How many rewritten bytes to commit at once: the old pages are not free until then.
-COMMIT_BYTES = 16 << 20
+COMMIT_BYTES = 4 << 20
 
 
 class Worker:
@@ -48,8 +48,8 @@ class Worker:
         self.job, self._result = None, result
 
     def step(self, budget_s: float | None = None) -> bool:
-        """Take steps for about that long, or until there is a job to do; True if nothing is left to
-        do, or the disk has no space for it. Commits now and then."""
+        """Take steps for about that long, or until the slice is used up or there is a job to do;
+        True if nothing is left to do, or the disk has no space for it. Commits now and then."""
         deadline = None if budget_s is None else time.monotonic() + budget_s
         try:
             return self._take_steps(deadline)
@@ -63,14 +63,14 @@ class Worker:
         store = self._fs.store
         while self.job is None:
             interrupts.between()
+            if store.dirty_bytes > COMMIT_BYTES or store.pressed:
+                self._fs.commit()
             try:
                 result, self._result = self._result, None
                 self.job = self._steps.send(result)
             except StopIteration:
                 return True
-            if store.dirty_bytes > COMMIT_BYTES or store.pressed:
-                self._fs.commit()
-            if deadline is not None and time.monotonic() >= deadline:
+            if interrupts.is_due() or (deadline is not None and time.monotonic() >= deadline):
                 break
         return False
 

@@ -35,16 +35,17 @@ class Figures(NamedTuple):
 
 def figures(service: Service) -> Figures:
     store = service.fs.store
-    inodes = store.head.inodes + (store.excluded.inodes if store.excluded else 0)
+    head = service.fs.head
+    inodes = head.inodes + (head.excluded.inodes if head.excluded else 0)
     counts = compare.unsaved_counts(service.fs)
     unsaved = None if counts is None else counts._asdict()
-    shown, moments = len(history.without_moments(store)), history.count_moments(store)
+    shown, moments = len(history.of_line(service.fs)), history.count_moments(store)
     return Figures(shown, moments, store.size_bytes(), inodes, unsaved)
 
 
 def find(service: Service, checkpoint: str) -> Checkpoint:
     """The checkpoint that a reference names."""
-    return references.resolve_checkpoint(service.fs.store, checkpoint, service.fs.clock())
+    return references.resolve_checkpoint(service.fs, checkpoint, service.fs.clock())
 
 
 def view(service: Service, checkpoint: str | None) -> View:
@@ -90,7 +91,7 @@ def diff(
 def show(service: Service, checkpoint: str, patterns: Sequence[bytes] | None = None) -> Difference:
     """What a checkpoint changed."""
     wanted = given(patterns, "show")
-    found = references.resolve_checkpoint(service.fs.store, checkpoint, service.fs.clock())
+    found = references.resolve_checkpoint(service.fs, checkpoint, service.fs.clock())
     with paths_known("show", f"checkpoint {found.id} does not have it"):
         return compare.of_checkpoint(service.fs, found, wanted)
 

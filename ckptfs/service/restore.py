@@ -167,7 +167,7 @@ def _kept_out(path: bytes, target: Checkpoint) -> PathUnknown:
 def steps_back(service: Service, steps: int) -> Checkpoint:
     """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
     those that the workspace still equals do not count."""
-    way = history.lineage(service.fs.store)
+    way = history.lineage(service.fs)
     service.fs.flush()
     with interrupts.stoppable():
         while way and not history.would_change(service.fs, way[0], []):
@@ -211,12 +211,11 @@ def _head_back(service: Service, kind: str) -> Checkpoint | None:
 
 def restores(service: Service) -> list[LogEntry]:
     """Every restore, oldest first."""
-    return history.restore_log(service.fs.store)
+    return history.restore_log(service.fs)
 
 
 def _to_take_back(service: Service, kind: str) -> LogEntry:
-    store = service.fs.store
-    entry = history.undoable(store) if kind == "undo" else history.redoable(store)
+    entry = history.undoable(service.fs) if kind == "undo" else history.redoable(service.fs)
     if entry is None:
         raise NothingToUndo(kind)
     return entry

@@ -142,7 +142,7 @@ _RESULTS = objects(
     Parameter("tool_use_id", TEXT, ""),
 )
 
-_SAVED = "id kind message time_ns tag pinned metadata cause bytes state_names"
+_SAVED = "id kind message time_ns tag pinned metadata cause bytes runs state_names"
 _DIFFERENCE = "from to changes files added modified deleted renamed"
 _NAMED = "added_paths modified_paths deleted_paths skipped state_names"
 _RESTORED = f"checkpoint changed before entries inodes {_NAMED}"
@@ -317,6 +317,24 @@ _DECLARED = (
         )
         for name in ("undo", "redo")
     ),
+    Verb(
+        "merge",
+        "merge",
+        SANDBOX,
+        (
+            Parameter("source", REFERENCE),
+            _PATHS,
+            Parameter("resolution", TEXT, ""),
+            Parameter("resolutions", METADATA, {}),
+            _TOKEN,
+            _DRY_RUN,
+        ),
+        result="checkpoint changed before after token conflicts "
+        "added_paths modified_paths deleted_paths",
+        changes=FILES,
+        needs_sync=True,
+        event=RESTORED,
+    ),
     # -- what is kept
     Verb(
         "tag",
@@ -433,6 +451,18 @@ _DECLARED = (
         result=f"{_SAVED} changed",
         needs_sync=True,
         event=CREATED,
+    ),
+    Verb(
+        "ran",
+        "checkpoints",
+        SANDBOX,
+        (
+            _CHECKPOINT,
+            Parameter("ran", TEXT),
+            Parameter("exit_code", INTEGER),
+            Parameter("duration_ms", INTEGER),
+        ),
+        result=_SAVED,
     ),
     Verb("result", "checkpoints", SANDBOX, (Parameter("results", _RESULTS),), result="checkpoints"),
     Verb(

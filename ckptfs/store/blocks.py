@@ -22,6 +22,7 @@ from ckptfs.store.format import (
     BLOCK_HEADER,
     BLOCK_KEY,
     CODEC_DELTA,
+    CODEC_DELTA_OF_TWO,
     CODEC_HEAP,
     CODEC_RAW,
     CODEC_SLICE,
@@ -36,6 +37,7 @@ from ckptfs.store.format import (
     unpack_slice,
     unpack_u32,
 )
+from ckptfs.store.pack_usage import PackUsage
 from ckptfs.store.tables import Plain
 
 if TYPE_CHECKING:
@@ -44,9 +46,12 @@ if TYPE_CHECKING:
 Buffer = bytes | bytearray | memoryview
 Digest = Callable[[Buffer, int], bytes]
 
-#: Where the record of a difference has the key of its base.
+#: Where the record of a slice has the key of its pack, and that of a difference its (first) base.
 _BASE = slice(BLOCK_HEADER, BLOCK_HEADER + BLOCK_KEY)
-_BASED = (bytes((CODEC_DELTA,)), bytes((CODEC_SLICE,)))
+#: How many other blocks a record names, by its codec.
+_BASES = {CODEC_DELTA: 1, CODEC_SLICE: 1, CODEC_DELTA_OF_TWO: 2}
+_SLICE = bytes((CODEC_SLICE,))
+_DIFFERENCES = (bytes((CODEC_DELTA,)), bytes((CODEC_DELTA_OF_TWO,)))
 _HEAP = bytes((CODEC_HEAP,))
 #: Kept as they are, here or in the heap.
 _PLAIN = (bytes((CODEC_RAW,)), _HEAP)
@@ -73,6 +78,12 @@ class CorruptBlock(OSError):
     """A block that is missing, or whose bytes are not those that it is named by."""
 
 
+def _bases(record: bytes) -> list[bytes]:
+    """The keys of the blocks that a record needs."""
+    stop = BLOCK_HEADER + BLOCK_KEY * _BASES.get(record[0], 0)
+    return [record[start : start + BLOCK_KEY] for start in range(BLOCK_HEADER, stop, BLOCK_KEY)]
+
+
 class Edit(NamedTuple):
     """A block from which other bytes differ only between two places."""
 
@@ -87,34 +98,6 @@ class Member(NamedTuple):
     key: bytes
     record: bytes
     data: bytes
-
-
-class PackUsage:
-    """How much of the packs is in use."""
-
-    def __init__(self) -> None:
-        #: By the key of a pack, the bytes of its blocks.
-        self.used: Counter[bytes] = Counter()
-        #: By the key of a frame, how many bytes it has and how many it takes.
-        self.packs: dict[bytes, tuple[int, int]] = {}
-
-    def filled(self, length: int) -> set[bytes]:
-        """Packs of which at least so many bytes, and half, are in use."""
-        packs = self.packs
-        return {p for p, n in self.used.items() if n >= length and n * 2 >= packs.get(p, (0, 0))[0]}
-
-    @property
-    def stored_bytes(self) -> int:
-        return sum(self.packs[pack][1] for pack in self.used if pack in self.packs)
-
-    @property
-    def wasted_bytes(self) -> int:
-        """What packs take for blocks that are gone."""
-        return sum(
-            stored - stored * self.used[pack] // max(length, 1)
-            for pack, (length, stored) in self.packs.items()
-            if pack in self.used
-        )
 
 
 class Blocks:
@@ -225,9 +208,12 @@ class Blocks:
                 return codec.decompress(record[BLOCK_HEADER:])
             if codec_number == CODEC_SLICE:
                 return self._slice(record)
-            if codec_number == CODEC_DELTA:
-                base = bytes(self.read(record[_BASE]))
-                return codec.decompress_against(record[_BASE.stop :], base)
+            if record[:1] in _DIFFERENCES:
+                bases = _bases(record)
+                whole = b"".join(self.read(base) for base in bases)
+                return codec.decompress_against(
+                    record[BLOCK_HEADER + BLOCK_KEY * len(bases) :], whole
+                )
         except (codec.FrameError, struct.error) as error:
             raise CorruptBlock(EIO, f"block {key.hex()} cannot be decoded: {error}") from error
         except RecursionError as error:
@@ -273,23 +259,44 @@ class Blocks:
         self._rewrite(key, b"".join((block_header(CODEC_DELTA, seed), base, delta)))
         return True
 
-    def relate(self, key: bytes, base: bytes) -> bool:
-        """Keep a whole block as what differs from another whole one, if that takes half the
-        space."""
-        record, other = self._blocks.get(key), self._blocks.get(base)
-        if record is None or other is None or key == base:
+    def relate(self, key: bytes, *bases: bytes) -> bool:
+        """Keep a block that is no difference as what differs from one or two others that are none,
+        one after the other, if that takes half the space."""
+        record, others = self._blocks.get(key), [self._blocks.get(base) for base in bases]
+        if record is None or record[:1] in _DIFFERENCES or not self.is_whole(key):
             return False
-        if record[:1] in _BASED or other[:1] in _BASED:
+        if any(other is None or other[:1] in _DIFFERENCES for other in others):
             return False
-        if not (self.is_whole(key) and self.is_whole(base)):
+        if any(self._needs(base, key) or not self.is_whole(base) for base in bases):
             return False
-        delta = codec.compress_against(bytes(self.read(key)), bytes(self.read(base)))
-        stored = BLOCK_SIZE if record[:1] == _HEAP else len(record)
-        if (len(delta) + BLOCK_KEY) * 2 > stored:
+        whole = b"".join(self.read(base) for base in bases)
+        delta = codec.compress_against(bytes(self.read(key)), whole)
+        if (len(delta) + BLOCK_KEY * len(bases)) * 2 > self._space(record):
             return False
-        self.share(base)
-        self._rewrite(key, b"".join((block_header(CODEC_DELTA, record[1]), base, delta)))
+        for base in bases:
+            self.share(base)
+        codec_number = CODEC_DELTA if len(bases) == 1 else CODEC_DELTA_OF_TWO
+        self._put_in_place(key, codec_number, b"".join((*bases, delta)))
         return True
+
+    def _needs(self, key: bytes, other: bytes) -> bool:
+        """Whether the bytes of a block are made from the other's, or are the other's."""
+        pending = [key]
+        for needed in pending:
+            if needed == other:
+                return True
+            pending += [base for base in self.bases_of(needed) if base not in pending]
+        return False
+
+    def _space(self, record: bytes) -> int:
+        """How many bytes a block takes; of one in a pack, its share."""
+        if record[:1] == _HEAP:
+            return BLOCK_SIZE
+        if record[:1] != _SLICE:
+            return len(record)
+        pack = self._blocks.get(record[_BASE]) or b""
+        length = unpack_slice(record[_BASE.stop :])[1]
+        return len(pack) * length // max(codec.length(pack[BLOCK_HEADER:]), 1)
 
     def _compress(self, key: bytes, data: bytes, seed: int, level: int) -> bool:
         frame = codec.compress(data, level)
@@ -298,14 +305,19 @@ class Blocks:
         return frame is not None
 
     def chain(self, key: bytes) -> list[bytes]:
-        """The block, its base, the base of that, to the last; nothing if one is missing."""
-        chain: list[bytes] = []
-        while (record := self._blocks.get(key)) is not None and key not in chain:
-            chain.append(key)
-            if record[:1] != _BASED[0]:
-                return chain
-            key = record[_BASE]
-        return []
+        """The block, what it differs from, what that differs from, to the last; nothing if one is
+        missing."""
+        chain = [key]
+        for needed in chain:
+            if not self.has(needed):
+                return []
+            chain += [base for base in self.differs_from(needed) if base not in chain]
+        return chain
+
+    def differs_from(self, key: bytes) -> list[bytes]:
+        """The blocks that this one is a difference from."""
+        record = self._blocks.get(key)
+        return _bases(record) if record and record[:1] in _DIFFERENCES else []
 
     def pack(self, keys: Iterable[bytes]) -> None:
         """Put blocks, together no longer than a pack, into one that is compressed as a whole: what
@@ -359,7 +371,7 @@ class Blocks:
                 return key
             if self._holds(key, whole):
                 # Its base may lead to a member: that would be a ring.
-                if self._record(key)[:1] in _BASED:
+                if _bases(self._record(key)):
                     return None
                 self._count(key, self.uses(key) + uses)
                 return key
@@ -369,8 +381,7 @@ class Blocks:
         """Keep a block in another way, which counts what it needs already."""
         record = self._record(key)
         self._rewrite(key, block_header(codec_number, record[1]) + rest)
-        if record[:1] in _BASED:
-            self.release(record[_BASE])
+        self._release_bases(record)
 
     def detach(self, key: bytes) -> None:
         """Store a block that has a base without it, so that the base can go."""
@@ -382,7 +393,7 @@ class Blocks:
     def survey(self, usage: PackUsage) -> Iterator[None]:
         """Find out how much of every pack is in use, block by block."""
         for key, record in self._blocks.walk():
-            if record[:1] == _BASED[1]:
+            if record[:1] == _SLICE:
                 usage.used[record[_BASE]] += unpack_slice(record[_BASE.stop :])[1]
             elif record[0] == CODEC_ZSTD:
                 usage.packs[key] = (codec.length(record[BLOCK_HEADER:]), len(record))
@@ -390,7 +401,7 @@ class Blocks:
 
     def is_difference(self, key: bytes) -> bool:
         record = self._blocks.get(key)
-        return record is not None and record[:1] == _BASED[0]
+        return record is not None and record[:1] in _DIFFERENCES
 
     def is_compressed(self, key: bytes) -> bool:
         """Whether a block takes less space than its bytes."""
@@ -405,24 +416,31 @@ class Blocks:
         """Store a block that has a base without it, as it is; return its length."""
         record, data = self._record(key), bytes(self.read(key))
         self._rewrite(key, block_header(CODEC_RAW, record[1]) + data)
-        self.release(record[_BASE])
+        self._release_bases(record)
         return len(data)
 
-    def bases(self) -> Iterator[tuple[bytes, bytes]]:
-        """(key, key of its base) of every block that has one."""
-        for key, record in self._blocks.walk():
-            if record[:1] in _BASED:
-                yield key, record[_BASE]
+    def _release_bases(self, record: bytes) -> None:
+        for base in _bases(record):
+            self.release(base)
 
-    def base_of(self, key: bytes) -> bytes | None:
-        """The block that this one is encoded against or packed in."""
+    def bases(self) -> Iterator[tuple[bytes, bytes]]:
+        """(key, key of its base) of every block that has one, of one with two for each."""
+        return ((key, base) for key, several in self.possible_bases() for base in several)
+
+    def possible_bases(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        """(key, keys of its bases) of every block; mostly it has none."""
+        for key, record in self._blocks.walk():
+            yield key, _bases(record)
+
+    def bases_of(self, key: bytes) -> list[bytes]:
+        """The blocks that this one is encoded against or packed in."""
         record = self._blocks.get(key)
-        return record[_BASE] if record and record[:1] in _BASED else None
+        return _bases(record) if record else []
 
     def pack_of(self, key: bytes) -> bytes | None:
         """The block that this one stands in with others."""
         record = self._blocks.get(key)
-        return record[_BASE] if record and record[:1] == _BASED[1] else None
+        return record[_BASE] if record and record[:1] == _SLICE else None
 
     def _rewrite(self, key: bytes, record: bytes) -> None:
         # LMDB keeps all pages of a value that is overwritten in the transaction that wrote it.
@@ -454,8 +472,8 @@ class Blocks:
             self._count(key, uses - 1)
         else:
             record = self._pop(key)
-            if record is not None and record[:1] in _BASED:
-                self.release(record[_BASE])
+            if record:
+                self._release_bases(record)
 
     def uses(self, key: bytes) -> int:
         count = self._refs.get(key)
@@ -475,7 +493,7 @@ class Blocks:
         for key, record in self._blocks.walk():
             in_heap = record[:1] == _HEAP
             found[key] = BLOCK_SIZE if in_heap else len(record) - BLOCK_HEADER
-            if record[:1] == _BASED[1]:
+            if record[:1] == _SLICE:
                 length = unpack_slice(record[_BASE.stop :])[1]
                 slices.append((key, record[_BASE], length))
                 packed[record[_BASE]] += length
@@ -490,7 +508,7 @@ class Blocks:
         if record is None:
             return 0
         size = BLOCK_SIZE if record[:1] == _HEAP else len(record)
-        if record[:1] == _BASED[1]:
+        if record[:1] == _SLICE:
             pack = record[_BASE]
             size += len(self._blocks.get(pack) or b"") // self.uses(pack)
         return size // self.uses(key)
@@ -531,8 +549,7 @@ class Blocks:
         unused = [key for key in self.keys() if not used[key]]
         for key in unused:
             record = self._pop(key)
-            if record is not None and record[:1] in _BASED:
-                base = record[_BASE]
+            for base in _bases(record) if record else ():
                 used[base] -= 1
                 if not used[base]:
                     unused.append(base)

@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import lmdb
 
@@ -63,8 +63,14 @@ _KEYS_BYTES = 32 << 20
 #: So many may be left for the last step; twice as many after each round that left more, since under
 #: a writer that never pauses there is no end otherwise. A thousand take some 5 ms.
 _FEW_KEYS = 500
+#: Seconds to wait for those who read the old file.
+_READERS_S = 600.0
 #: Seconds that a copier gets to end by itself, once it is told.
 _ENDING_S = 5.0
+
+_STILL_READ = (
+    "a backup, or a verb that reads much, still reads the file that the copy would replace"
+)
 
 #: (done, total) in records.
 OnProgress = Callable[[int, int], object]
@@ -98,7 +104,7 @@ class Copy:
         with open(os.open(self.path, flags, 0o600), "rb") as target:
             self._identity = _identity(os.fstat(target.fileno()))
             self._process = self._start(files, (dir_fd, target.fileno()), niceness)
-        os.set_blocking(self._reports, False)
+        os.set_blocking(self._reports.fileno(), False)
         self._env: lmdb.Environment | None = None
         self._dbs: list[Database] = []
         self._heard = b""
@@ -120,29 +126,29 @@ class Copy:
         words = [library, files / _DATA, target, self._map_size, niceness]
         names = [name.decode() for name in fmt.TABLES]
         copier = Path(__file__).with_name("copier.py")
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", copier, *map(str, words), *names],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            pass_fds=fds,
-            cwd="/",
-            bufsize=0,
-            # The scheduler weighs sessions: this one is to have no part in the daemon's priority.
-            start_new_session=True,
-        )
-
-    @property
-    def _reports(self) -> int:
-        assert self._process.stdout is not None
-        return self._process.stdout.fileno()
+        # Not by subprocess.PIPE: where there is no descriptor for the second, it leaks the first.
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            stdin, self._requests = _pipe(theirs, ours)
+            self._reports, stdout = _pipe(ours, theirs)
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", copier, *map(str, words), *names],
+                stdin=stdin,
+                stdout=stdout,
+                stderr=subprocess.DEVNULL,
+                pass_fds=fds,
+                cwd="/",
+                # The scheduler weighs sessions: this is to have no part in the daemon's priority.
+                start_new_session=True,
+            )
+            ours.pop_all()
+        return process
 
     # -- the copier -------------------------------------------------------------------------------
 
     def hear(self) -> None:
         """Take in what the copier says. Raises CopyFailed if it has ended."""
         try:
-            more = os.read(self._reports, 1 << 16)
+            more = os.read(self._reports.fileno(), 1 << 16)
         except BlockingIOError:
             return
         if not more:
@@ -161,17 +167,15 @@ class Copy:
             self.cpu_s = float(text)
 
     def ask_for_sync(self) -> None:
-        assert self._process.stdin is not None
         self.is_synced = False
         try:
-            os.write(self._process.stdin.fileno(), b"s")
+            os.write(self._requests.fileno(), b"s")
         except BrokenPipeError:
             self.hear()
 
     def dismiss(self) -> None:
         """Let the copier end by itself: it is the last to close the old file, which takes time."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._requests.close()
 
     @property
     def has_ended(self) -> bool:
@@ -241,12 +245,22 @@ class Copy:
             self._process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_ENDING_S)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self._requests.close()
+        self._reports.close()
         with contextlib.suppress(FileNotFoundError, CopyFailed):
             self._require_own()
             self.path.unlink()
+
+
+def _pipe(
+    reading: contextlib.ExitStack, writing: contextlib.ExitStack
+) -> tuple[BinaryIO, BinaryIO]:
+    """The two ends of a pipe, each closed with what it belongs to."""
+    source, target = os.pipe()
+    return (
+        reading.enter_context(open(source, "rb", buffering=0)),
+        writing.enter_context(open(target, "wb", buffering=0)),
+    )
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:
@@ -257,11 +271,16 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def steps(
-    store: Store, *, niceness: int = 5, on_progress: OnProgress | None = None
+    store: Store,
+    *,
+    niceness: int = 5,
+    on_progress: OnProgress | None = None,
+    readers_s: float = _READERS_S,
 ) -> Steps[float]:
     """Give the free pages back to the disk, in steps of a few milliseconds that each leave
     everything whole. Each says how many seconds to wait before the next; 0 is for requests to pass.
-    To close it is to give it up: everything is as it was. Returns the CPU seconds of the copier."""
+    To close it is to give it up: everything is as it was. Returns the CPU seconds of the copier.
+    Those who read the old file are waited for, for ``readers_s`` seconds in all."""
     copy = store.begin_copy(niceness)
     try:
         while not copy.is_copied:
@@ -275,9 +294,10 @@ def steps(
         while not store.prepare_copy(copy, _STEP_S):
             yield 0.0
             _require_usable(store, copy)
-        yield from _catch_up(store, copy)
+        until = time.monotonic() + readers_s
+        yield from _catch_up(store, copy, until)
         while not store.exchange(copy):
-            yield from _catch_up(store, copy)
+            yield from _catch_up(store, copy, until)
         copy.dismiss()
         until = time.monotonic() + _ENDING_S
         while not copy.has_ended and time.monotonic() < until:
@@ -316,12 +336,14 @@ def _verify(store: Store, copy: Copy) -> Iterator[float]:
             until = time.monotonic() + _STEP_S
 
 
-def _catch_up(store: Store, copy: Copy) -> Iterator[float]:
+def _catch_up(store: Store, copy: Copy, until: float) -> Iterator[float]:
     """Bring over what changes, and have it synced, until little is left for the last step; and wait
-    for those who read the old file through this process."""
+    for those who read the old file through this process, until the clock says so."""
     few = _FEW_KEYS
     while True:
         while store.is_read:
+            if time.monotonic() >= until:
+                raise errors.StoreBusy(store.path, _STILL_READ)
             yield _READ_S
             _require_usable(store, copy)
         # What waits in buffers would be left for the last step, too.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from ckptfs.model import Epoch, Ino, Inode
+from ckptfs.model import MAIN_LINE, Epoch, Ino, Inode
 from ckptfs.store.format import (
     NO_EPOCH,
     SUFFIX_SIZE,
@@ -280,8 +280,8 @@ class Lineage:
         self._changing = changing
         self.tree = EpochTree()
         self.records = self.tree.records
-        #: The view that may be written.
-        self.head: View
+        #: The views that may be written, by line.
+        self.heads: dict[int, View] = {}
         #: Views of checkpoints, of those that were asked for.
         self._views: dict[Epoch, View] = {}
         #: The lines of others, the newest last.
@@ -326,16 +326,19 @@ class Lineage:
         # A view that still looks for the records of a removed epoch finds none and is right; those
         # that live long, or that new ones come from, are kept short.
         self._views.pop(epoch, None)
-        lines = (self.head.line, *self._lines, *(view.line for view in self._views.values()))
-        for line in lines:
-            line.suffixes.discard(suffix_of(epoch))
+        suffix = suffix_of(epoch)
+        for view in (*self.heads.values(), *self._views.values()):
+            view.line.suffixes.discard(suffix)
+        for line in self._lines:
+            line.suffixes.discard(suffix)
 
     def recount(self, epoch: Epoch, inodes: int) -> None:
         """Note how many inodes the epoch's view has, after some were purged from it."""
         self.put(epoch, self.records[epoch]._replace(inodes=inodes))
         self._views.pop(epoch, None)
-        if epoch == self.head.epoch:
-            self.head.inodes = inodes
+        for head in self.heads.values():
+            if epoch == head.epoch:
+                head.inodes = inodes
 
     def put(self, epoch: Epoch, record: EpochRecord) -> None:
         self._changing()
@@ -343,9 +346,7 @@ class Lineage:
         self._table.put(pack_u32(epoch), pack_epoch(record))
 
     def view(self, epoch: Epoch) -> View:
-        if epoch == self.head.epoch:
-            return self.head
-        found = self._views.get(epoch)
+        found = self._views.get(epoch) or self._head_of(epoch)
         if found is None:
             record, line = self.records[epoch], self._line_of(epoch)
             is_first = record.parent == NO_EPOCH
@@ -355,12 +356,16 @@ class Lineage:
                 self._remember(found)
         return found
 
+    def _head_of(self, epoch: Epoch) -> View | None:
+        return next((head for head in self.heads.values() if head.epoch == epoch), None)
+
     def _line_of(self, epoch: Epoch) -> Line:
-        """A line that an epoch is on: the head's, one at hand, or a new one from a leaf below it
-        up to the head's."""
+        """A line that an epoch is on: a head's, one at hand, or a new one from a leaf below it
+        up to the main head's."""
         suffix = suffix_of(epoch)
-        if suffix in self.head.line.suffixes:
-            return self.head.line
+        for head in self.heads.values():
+            if suffix in head.line.suffixes:
+                return head.line
         for line in reversed(self._lines):
             if suffix in line.suffixes:
                 return line
@@ -371,7 +376,7 @@ class Lineage:
     def _line_aside(self, epoch: Epoch) -> Line:
         while children := self.tree.children(epoch):
             epoch = max(children)
-        heads = self.head.line.suffixes
+        heads = self.heads[MAIN_LINE].line.suffixes
         aside: set[bytes] = set()
         for suffix in _way_up(self.records, epoch):
             if suffix in heads:

@@ -147,6 +147,8 @@ VALUES = [
     values.Compacted,
     values.FileChange,
     values.FileVersion,
+    values.ConflictedPath,
+    values.MergeResult,
     values.PruneDecision,
     values.RestoreResult,
     values.WorkspaceStatus,

@@ -3,7 +3,7 @@
     python -m tests.compat.history tests/compat/format-N.tar.xz
 
 with the last release that writes format N. What such a workspace shows must never change, so
-neither may `states`.
+neither may `states` of its format.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from ckptfs.history import compression, seal
+from ckptfs.store.format import FORMAT_VERSION
 from tests.history.edits import Edits
 
 State = dict[str, bytes]
@@ -25,9 +26,9 @@ def text(seed: int, lines: int) -> bytes:
     return b"".join(_LINE % (number, number * seed % 97) for number in range(lines))
 
 
-def states() -> list[State]:
+def states(version: int) -> list[State]:
     """What the files hold at each checkpoint: inline, in one block, in several, in the heap;
-    edited, replaced and removed."""
+    edited, replaced and removed. From format 5 on there is a large file that grows in front."""
     found: list[State] = []
     for step in range(8):
         state = {f"src/{n}.txt": text(n + step * (n % 3 == 0), 60) for n in range(12)}
@@ -35,6 +36,8 @@ def states() -> list[State]:
         state["large"] = text(1, 1500 + 40 * step) + b"end of step %d\n" % step
         state["tiny"] = b"%d" % step
         state["huge"] = text(step // 4, 9_000)
+        if version >= 5:
+            state["shifted"] = text(7, 700 * step) + text(1, 20_000)
         if step % 2:
             state["sometimes"] = text(step, 100)
         found.append(state)
@@ -45,7 +48,7 @@ def replay(work: Edits) -> None:
     """Make the history, and compress all but its end."""
     work.mkdir("src")
     before: State = {}
-    for step, state in enumerate(states()):
+    for step, state in enumerate(states(FORMAT_VERSION)):
         for path in before.keys() - state.keys():
             work.remove(path)
         for path, data in state.items():
@@ -55,6 +58,7 @@ def replay(work: Edits) -> None:
         seal(work.fs, "manual", f"step {step}", work.fs.clock())
         if step == 5:
             compression.compress(work.fs)
+            compression.repack(work.fs)
 
 
 def main(target: Path) -> None:

@@ -22,7 +22,7 @@ import pytest
 from ckptfs import history, interrupts
 from ckptfs.errors import PathUnknown
 from ckptfs.fs import Filesystem
-from ckptfs.history import removal, settings, upkeep
+from ckptfs.history import compression, removal, settings, upkeep
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
 from ckptfs.store import Store, check, compaction, heap, repair
@@ -114,15 +114,19 @@ def _arm(last: int) -> None:
 
 
 def _each_step(
-    made: Path, work: Callable[[Service], object], begin: Callable[[], object] = lambda: None
+    made: Path,
+    work: Callable[[Service], object],
+    begin: Callable[[], object] = lambda: None,
+    stride: int = 1,
 ) -> Iterator[tuple[Filesystem, Shown]]:
-    """The file system as the next start finds it, for each step, and what was shown before."""
+    """The file system as the next start finds it, for each step or one in so many, and what was
+    shown before."""
     store = Store.open(made / "store")
     before = see(Filesystem(store, Ticks()))
     store.close(commit=False)
     step, killed = 0, True
     while killed:
-        step += 1
+        step += stride
         path = made / "work"
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(made / "store", path)
@@ -136,7 +140,7 @@ def _each_step(
         assert check(store) == []
         store.close()
         assert [name for name in os.listdir(path) if "compact" in name] == []
-    assert step > 1
+    assert step > stride
 
 
 def _finish(fs: Filesystem) -> None:
@@ -185,6 +189,38 @@ def test_a_compaction_killed_at_any_step_changes_nothing_that_is_seen(made: Path
         assert see(fs) == before
         Service(fs).compact()
         assert see(fs) == before
+
+
+@pytest.fixture
+def shifted() -> Iterator[Path]:
+    """A store with versions of a large file, the older ones in other places of the newest."""
+    with tempfile.TemporaryDirectory(prefix="ckptfs-fail-", dir=_MEMORY) as base:
+        store = Store.create(Path(base) / "store")
+        fs = Filesystem(store, Ticks())
+        data = os.urandom(18 * BLOCK_SIZE)
+        for number in range(3):
+            put(fs, b"large", os.urandom(number * 30_000) + data)
+            history.seal(fs, "auto", "", number * 10**9)
+        fs.commit()
+        store.close()
+        yield Path(base)
+
+
+def test_packing_versions_of_a_large_file_killed_at_any_step_changes_nothing_that_is_seen(
+    shifted: Path,
+) -> None:
+    def pack(service: Service) -> None:
+        compression.compress(service.fs)
+        compression.repack(service.fs)
+
+    ended = set()
+    for fs, before in _each_step(shifted, pack, stride=4):
+        kept = [len(fs.store.blocks.differs_from(key)) for key in fs.store.blocks.keys()]
+        ended.add(kept.count(2))
+        assert see(fs) == before
+        pack(Service(fs))
+        assert see(fs) == before
+    assert len(ended) > 2, "it was not killed in the middle"
 
 
 def test_a_compaction_beside_a_writer_killed_at_any_step_keeps_what_was_synced(made: Path) -> None:
@@ -241,7 +277,7 @@ def test_an_import_killed_at_any_step_can_be_done_again(made: Path) -> None:
 def test_a_restore_killed_at_any_step_happened_or_did_not(made: Path) -> None:
     """One transaction: the old state or the new one, and a log that says which."""
     for fs, before in _each_step(made, lambda service: service.restore("2")):
-        now, told = see(fs), history.restore_log(fs.store)
+        now, told = see(fs), history.restore_log(fs)
         where = now[-1].nodes  # type: ignore[attr-defined]
         assert where == before[2 if told else -1].nodes  # type: ignore[attr-defined]
 

@@ -44,8 +44,8 @@ def _everything(fs: Filesystem) -> Steps:
 class Edits:
     """A file system in a new store. Paths are bytes or str, relative to the root."""
 
-    def __init__(self, path: Path) -> None:
-        self.fs = Filesystem(Store.create(path), Ticks())
+    def __init__(self, path: Path, fs: Filesystem | None = None) -> None:
+        self.fs = Filesystem(Store.create(path), Ticks()) if fs is None else fs
         self.store = self.fs.store
 
     # -- looking ----------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Edits:
     def go_back(self, view: View) -> None:
         """What a restore does to the store: the head becomes a branch below an older epoch."""
         seal(self.fs, "restore", "", self.fs.clock())
-        self.store.head = self.store.open_epoch(view.epoch, inodes=view.inodes)
+        self.fs.head = self.store.open_epoch(view.epoch, inodes=view.inodes)
 
 
 def _names(path: str | bytes) -> list[bytes]:

@@ -11,11 +11,11 @@ from ckptfs import history
 from ckptfs.errors import PathUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.fs.renames import RENAME_EXCHANGE
-from ckptfs.history import excluded
+from ckptfs.history import excluded, purge
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.tree import compare_views
 from ckptfs.service import Service
-from ckptfs.store import Store
+from ckptfs.store import Store, check
 from tests.direct import get, shown
 from tests.history.edits import Edits, edits
 
@@ -170,6 +170,18 @@ def test_no_diff_shows_and_no_restore_changes_what_was_excluded_since_a_checkpoi
             service.restore(str(first.id), [pattern])
     assert service.restore(str(first.id), [b"*"]) is None
     assert paths(work) == {"plain"}
+
+
+def test_a_restore_takes_away_what_would_move_to_an_excluded_path(work: Edits) -> None:
+    work.mkdir("d")
+    work.put("d/file", b"1")
+    point = save(work)
+    work.move("d", "moved")
+    excluded.apply(work.fs, ("/d",))
+    work.mkdir("d")
+    assert history.plan(work.fs, point, []).deleted == (b"moved",)
+    assert Service(work.fs).restore(str(point.id)) is not None
+    assert paths(work) == {"d"}
 
 
 def test_a_file_in_the_way_of_a_restored_path_is_named(work: Edits) -> None:
@@ -383,6 +395,22 @@ def test_what_comes_back_under_an_excluded_name_is_excluded(work: Edits) -> None
     assert get(work.fs, b"build/out") == b"1"
 
 
+def test_an_excluded_file_does_not_get_the_extended_attributes_that_it_had_in_history(
+    work: Edits,
+) -> None:
+    work.put("a", b"1")
+    work.mkdir("d")
+    bare = work.save()
+    for path in ("a", "d"):
+        work.fs.setxattr(work.fs.head, work.at(path).ino, b"user.tag", b"1")
+    tagged = history.seal(work.fs, "manual", "", work.fs.clock())
+    work.go_back(bare)
+    excluded.apply(work.fs, ("a", "d"))
+    history.restore(work.fs, tagged)
+    for path in ("a", "d"):
+        assert work.fs.listxattr(work.fs.head, work.at(path).ino) == []
+
+
 def test_patterns_part_hard_links(work: Edits) -> None:
     work.mkdir("build")
     work.put("build/a", b"1")
@@ -445,6 +473,20 @@ def test_purge_finds_excluded_files(work: Edits) -> None:
     assert paths(work) == {"plain"}
     work.fs.commit()
     assert b"hunter2" not in (work.store.path / "data.mdb").read_bytes()
+
+
+def test_a_purge_takes_an_excluded_directory_and_not_the_one_that_a_restore_brought_back(
+    work: Edits,
+) -> None:
+    work.mkdir("a")
+    work.put("a/file", b"1")
+    point = save(work)
+    work.move("a", "cache")
+    history.restore(work.fs, point)
+    purge.purge(work.fs, [b"cache"])
+    assert paths(work) == {"a", "a/file"}
+    assert work.at("").nlink == 3
+    assert check(work.store) == []
 
 
 def test_space_counts_excluded_files_as_live(work: Edits) -> None:

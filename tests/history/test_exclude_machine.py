@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ from ckptfs.fs.renames import RENAME_EXCHANGE
 from ckptfs.history import excluded, packing, purge
 from ckptfs.history.paths import path_of
 from ckptfs.history.removal import delete
+from ckptfs.history.upkeep import Worker
 from ckptfs.model import Ino
 from ckptfs.service import Service
 from ckptfs.store import check
 from tests.direct import Node, reopened, shown
-from tests.history.edits import Edits
+from tests.history.edits import Edits, take_a_step
 
 NAMES = ("a", "b", "c", "x.log", "y.log", "cache", "build")
 SOME_PATTERNS = ((), ("*.log",), ("*.log", "cache/"), ("/a/b",), ("build", "cache"), ("*", "!a"))
@@ -48,6 +50,7 @@ class Life:
         self.known: dict[int, dict[bytes, Node]] = {}
         self.said: list[str] = []
         self.held: list[Ino] = []
+        self.upkeep: Worker | None = None
 
     def path(self) -> str:
         depth = self.chance.choice((1, 1, 2, 2, 3))
@@ -60,7 +63,8 @@ class Life:
             *(self.put, self.put, self.put, self.mkdir, self.mkdir, self.move, self.move),
             *(self.exchange, self.link, self.remove, self.save, self.restore, self.restore_paths),
             *(self.patterns, self.undo, self.expire, self.reopen, self.utime, self.purge),
-            *(self.hold, self.hold, self.drop, self.pack, self.pack),
+            *(self.hold, self.hold, self.drop, self.pack, self.pack, self.unpack),
+            *(self.redo, self.set_xattr, self.make_smaller, self.make_smaller),
         )
         chosen = self.chance.choice(steps)
         try:
@@ -105,6 +109,12 @@ class Life:
         self.say("remove", path)
         self.work.remove(path)
 
+    def set_xattr(self) -> None:
+        path = self.path()
+        self.say("set_xattr", path)
+        ino = self.work.at(path).ino
+        self.work.fs.setxattr(self.work.fs.head, ino, b"user.a", self.chance.randbytes(2))
+
     def utime(self) -> None:
         path = self.path()
         self.say("utime", path)
@@ -129,11 +139,19 @@ class Life:
         self.compare(before, goal)
 
     def undo(self) -> None:
-        if history.undoable(self.work.store) is not None:
+        if history.undoable(self.work.fs) is not None:
             self.say("undo")
-            before = sorted(map(repr, self.excluded().values()))
-            Service(self.work.fs).undo()
-            assert set(before) <= set(map(repr, self.excluded().values())), self.said
+            self.take_back(Service(self.work.fs).undo)
+
+    def redo(self) -> None:
+        if history.redoable(self.work.store) is not None:
+            self.say("redo")
+            self.take_back(Service(self.work.fs).redo)
+
+    def take_back(self, verb: Callable[[], object]) -> None:
+        before = set(map(repr, self.excluded().values()))
+        verb()
+        assert before <= set(map(repr, self.excluded().values())), self.said
 
     def restore_paths(self) -> None:
         points = history.checkpoints(self.work.store)
@@ -187,6 +205,7 @@ class Life:
         self.say("reopen")
         while self.held:
             self.drop()
+        self.upkeep = None
         before = self.tree()
         self.work.fs = reopened(self.work.fs)
         self.work.store = self.work.fs.store
@@ -199,6 +218,18 @@ class Life:
         packing.pack_records(self.work.fs, self.chance.choice([1, 1_000, 100_000]))
         assert self.tree() == before, self.said
         self.check_checkpoints()
+
+    def unpack(self) -> None:
+        """Bring back what the workspace looks for among packed records."""
+        self.say("unpack")
+        packing.unpack_needed(self.work.fs)
+
+    def make_smaller(self) -> None:
+        """Background work, with whatever else happens between its steps."""
+        steps = self.chance.randrange(20)
+        self.say("make smaller", steps)
+        for _ in range(steps):
+            self.upkeep = take_a_step(self.work.fs, self.upkeep)
 
     # -- looking ----------------------------------------------------------------------------------
 

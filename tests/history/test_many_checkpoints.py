@@ -151,7 +151,7 @@ def of_number(work: Edits, number: int) -> Checkpoint:
 
 def test_a_checkpoint_that_is_not_described_anew_is_the_same_object(work: Edits) -> None:
     work.save("first")
-    first = nearest(work.store)
+    first = nearest(work.fs)
     work.save("second")
     assert checkpoints(work.store)[0] is first
 
@@ -200,6 +200,42 @@ def test_verbs_do_no_more_with_many_checkpoints(grown: Callable[[int], Edits]) -
     more = {verb: many[verb] - few[verb] for verb in few}
     # Where a batch of records ends, and which it is, makes some lines of difference.
     assert all(lines < FEW for lines in more.values()), more
+
+
+def test_hooks_do_no_more_after_many_tasks(work: Edits) -> None:
+    service = Service(work.fs)
+
+    def work_on(name: str) -> None:
+        perform(service, "task_announce", {"name": name, "message": ""})
+        work.put("file", name.encode())
+        mark = {
+            "kind": "hook",
+            "message": "Edit",
+            "metadata": {"session": "s", "tool_use_id": name},
+        }
+        perform(service, "mark", mark)
+        perform(service, "task_finish", {"name": name})
+
+    def grow(count: int) -> int:
+        for number in range(count):
+            work_on(f"{count} {number}")
+        return lines_of(lambda: work_on(f"{count}"))
+
+    few, many = grow(FEW), grow(MANY)
+    assert many - few < FEW
+
+
+def test_freeing_many_epochs_looks_at_each_a_few_times(work: Edits) -> None:
+    def freed(count: int) -> int:
+        for number in range(count):
+            work.put("file", b"%d" % number)
+            work.save(f"{number}")
+        removal.hide(work.fs, checkpoints(work.store)[:-1])
+        return lines_of(lambda: removal.reap(work.fs))
+
+    freed(2)
+    few, many = freed(FEW), freed(MANY)
+    assert many < 1.5 * few * MANY / FEW
 
 
 def test_letting_expire_what_cannot_takes_a_few_lines_for_each(

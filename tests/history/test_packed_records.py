@@ -9,7 +9,8 @@ import pytest
 
 from ckptfs.fs import Filesystem
 from ckptfs.history import checkpoints, packing, purge, removal, restore, seal
-from ckptfs.history.upkeep import Worker
+from ckptfs.history.upkeep import Worker, finish
+from ckptfs.model import ROOT_INO
 from ckptfs.store import Store, check
 from ckptfs.store.format import GONE, pack_u64
 from tests.direct import Node, crashed, get, reopened, shown
@@ -148,6 +149,44 @@ def test_unpacking_after_a_restore_goes_on_after_a_restart(work: Edits) -> None:
     assert [get(work.fs, b"a", work.fs.view_of(c.epoch)) for c in checkpoints(work.store)][:5] == [
         b"%d" % version for version in range(5)
     ]
+
+
+def test_packing_that_began_before_a_restore_leaves_what_was_unpacked_for_it(work: Edits) -> None:
+    live(work, "old", 3)
+    old = checkpoints(work.store)[0]
+    work.remove("old")
+    live(work, "new", 3)
+    packing.pack_records(work.fs, 1)
+    live(work, "newer", 3)
+    begun = packing.packing_steps(work.fs, 1)
+    next(begun)
+    restore(work.fs, old)
+    restored = shown(work.fs, work.fs.head)
+    packing.unpack_needed(work.fs)
+    finish(work.fs, begun)
+    assert shown(work.fs, work.fs.head) == restored
+    assert check(work.store) == []
+
+
+def test_unpacking_that_was_left_for_another_head_does_not_go_on_when_that_comes_back(
+    work: Edits,
+) -> None:
+    live(work, "old", 3)
+    old = checkpoints(work.store)[0]
+    work.remove("old")
+    live(work, "new", 3)
+    packing.pack_records(work.fs, 1)
+    restore(work.fs, old)
+    left = packing.unpacking_steps(work.fs)
+    while work.store.packed.versions(work.store.inodes.kind, pack_u64(ROOT_INO)):
+        next(left)  # inodes are the last, and the root is the first of them
+    before = restore(work.fs, checkpoints(work.store)[-1]).before
+    packing.pack_records(work.fs, 1)
+    restore(work.fs, before)
+    restored = shown(work.fs, work.fs.head)
+    finish(work.fs, left)
+    assert shown(work.fs, work.fs.head) == restored
+    assert check(work.store) == []
 
 
 def test_after_a_restore_only_what_the_workspace_needs_is_unpacked(work: Edits) -> None:

@@ -39,13 +39,13 @@ def save(fs: Filesystem, minute: int, message: str = "", tag: str = "") -> Check
 
 
 def number(fs: Filesystem, text: str) -> int | None:
-    found = resolve(fs.store, text, NOW, UTC).checkpoint
+    found = resolve(fs, text, NOW, UTC).checkpoint
     return None if found is None else found.id
 
 
 def refusal(fs: Filesystem, text: str) -> CheckpointUnknown:
     with pytest.raises(CheckpointUnknown) as caught:
-        resolve(fs.store, text, NOW, UTC)
+        resolve(fs, text, NOW, UTC)
     assert caught.value.message.endswith("Nothing was changed.")
     return caught.value
 
@@ -90,8 +90,8 @@ def test_every_kind_of_reference_names_its_checkpoint(
 
 def test_a_reference_gives_the_epoch_to_view(five: Filesystem) -> None:
     store = five.store
-    assert resolve(store, "@", NOW, UTC).epoch(store) == store.head.epoch
-    assert resolve(store, "1", NOW, UTC).epoch(store) == history.find(store, 1).epoch
+    assert resolve(five, "@", NOW, UTC).epoch(five) == store.head.epoch
+    assert resolve(five, "1", NOW, UTC).epoch(five) == history.find(store, 1).epoch
 
 
 def test_steps_back_follow_the_way_that_led_here(fs: Filesystem) -> None:
@@ -226,6 +226,6 @@ def test_with_no_checkpoint_nothing_but_now_is_there(fs: Filesystem) -> None:
 
 
 def test_now_is_not_a_checkpoint(five: Filesystem) -> None:
-    assert resolve_checkpoint(five.store, "latest", NOW, UTC).id == 4
+    assert resolve_checkpoint(five, "latest", NOW, UTC).id == 4
     with pytest.raises(CheckpointUnknown, match="@ is the workspace as it is"):
-        resolve_checkpoint(five.store, "@", NOW, UTC)
+        resolve_checkpoint(five, "@", NOW, UTC)

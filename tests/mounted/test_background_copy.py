@@ -61,6 +61,7 @@ class _Compacting:
 
     def __init__(self, made: Workspace) -> None:
         self.daemon = _daemon(made)
+        self._others = _copiers(self.daemon)
         words = [sys.executable, "-m", "ckptfs", "compact", "-w", str(made.path)]
         self.client = subprocess.Popen(
             words, env={**os.environ, **made.env}, stderr=subprocess.PIPE, stdout=subprocess.PIPE
@@ -70,8 +71,9 @@ class _Compacting:
 
     def _is_stopped(self) -> bool:
         for pid in _copiers(self.daemon):
-            os.kill(pid, signal.SIGSTOP)
-            self.copier = pid
+            if pid not in self._others:
+                os.kill(pid, signal.SIGSTOP)
+                self.copier = pid
         return self.copier > 0
 
     def go_on(self) -> None:
@@ -175,3 +177,24 @@ def test_a_purge_takes_the_copy_over(work: Workspace) -> None:
     assert code == 19 and "another copy" in said, said
     assert secret not in (work.store / _DATA).read_bytes()
     assert not list(work.store.glob("*.compact"))
+
+
+def test_the_end_of_a_copy_leaves_the_next_one_alone(work: Workspace) -> None:
+    first = _Compacting(work)
+    _write(work.path / "new", "with the first")
+    second = _Compacting(work)
+    copy = work.store / "data.mdb.compact"
+    before = copy.stat().st_ino
+    code, said = first.end()
+    assert code == 19 and "another copy" in said, said
+    _write(work.path / "newer", "with the second")
+    assert copy.stat().st_ino == before
+    second.go_on()
+    code, said = second.end()
+    assert code == 0 and "it was" in said, said
+    assert (work.store / _DATA).stat().st_ino == before and not copy.exists()
+    work.kill()
+    work.mount()
+    assert (work.path / "new").read_text() == "with the first"
+    assert (work.path / "newer").read_text() == "with the second"
+    assert (work.path / "kept").read_text() == "kept"

@@ -105,7 +105,7 @@ def test_the_death_of_the_process_that_reads_ends_nothing_else(made: Workspace) 
         stdout, _ = client.communicate(timeout=60)
     error = json.loads(stdout)["error"]
     assert (client.returncode, error["kind"]) == (67, "reader-ended")
-    assert "was ended by signal 9. Nothing was changed, and the mount goes on." in error["message"]
+    assert "(SIGKILL). Nothing was changed, and the mount goes on." in error["message"]
     use(made.path)
     assert made.cli("check", "-w", made.path).returncode == 0
 

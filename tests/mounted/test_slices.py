@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -60,33 +61,41 @@ def _numbers(made: Workspace) -> list[int]:
 
 
 class _Asked(Thread):
-    """Asks for a verb, and counts what it hears of it."""
+    """Asks for a verb, and notes how far it is by each word that it hears of it."""
 
     def __init__(self, made: Workspace, verb: str) -> None:
         super().__init__()
         self._made, self._verb = made, verb
-        self.heard = 0
+        self.heard: list[int] = []
         self.result: dict[str, Any] | None = None
 
     def run(self) -> None:
         with _client(self._made) as client:
             self.result = client.call(self._verb, _VERBS[self._verb], on_progress=self._hear)
 
-    def _hear(self, _: object) -> None:
-        self.heard += 1
+    def _hear(self, progress: dict[str, Any]) -> None:
+        self.heard.append(progress["files"])
 
     def is_at_work(self) -> None:
-        wait_until(lambda: self.heard > 0, f"{self._verb} is at work")
+        wait_until(lambda: bool(self.heard), f"{self._verb} is at work")
+
+    @property
+    def longest_slice(self) -> float:
+        """The largest part of all that was done without a word, and so without giving way."""
+        steps = [after - before for before, after in pairwise([0, *self.heard])]
+        return max(steps) / max(self.heard)
 
 
 @pytest.mark.parametrize("verb", ["delete", "purge"])
 def test_programs_are_served_between_the_slices_of_a_verb(work: Workspace, verb: str) -> None:
-    """Each of these files is made, read and removed while it is at work; without slices the first
-    would wait for its end, and there would be no third."""
+    """Each of these files is made, read and removed while it is at work, one after the other at
+    different points of it; and no slice does a good part of all that is to be done."""
     asked, made = _Asked(work, verb), 0
+    points: set[int] = set()
     asked.start()
     asked.is_at_work()
     while asked.is_alive():
+        points.add(len(asked.heard))
         file = work.path / f"file {made}"
         file.write_text(f"{made}")
         assert file.read_text() == f"{made}"
@@ -94,21 +103,25 @@ def test_programs_are_served_between_the_slices_of_a_verb(work: Workspace, verb:
         made += 1
     asked.join()
     assert asked.result is not None
-    assert made > 2
+    assert len(points) > 10
+    assert asked.longest_slice < 0.1
 
 
 def test_programs_are_served_while_it_is_found_out_what_a_restore_changes(work: Workspace) -> None:
     """What they do until it begins goes with it, as what they did before."""
     asked, made = _Asked(work, "restore"), 0
+    points: set[int] = set()
     asked.start()
     asked.is_at_work()
     while asked.is_alive():
+        points.add(len(asked.heard))
         file = work.path / "tree" / f"file {made}"
         file.write_text(f"{made}")
         made += 1
     asked.join()
     assert asked.result is not None
-    assert made > 2
+    assert len(points) > 2
+    assert asked.longest_slice < 0.5
     assert (work.path / "tree/d3/f3").read_text() == "first 3\n" * 200
     assert not (work.path / "tree/file 0").exists()
     assert (work.path / ".checkpoints" / f"{asked.result['before']}" / "tree/file 0").exists()

@@ -330,6 +330,11 @@ class HistoryMachine(RuleBasedStateMachine):
         packing.pack_records(self.fs, chunk_bytes)
 
     @rule()
+    def unpack_records(self) -> None:
+        """What a restored workspace needs, perhaps beside packing that began before it."""
+        packing.unpack_needed(self.fs)
+
+    @rule()
     def make_smaller_a_little(self) -> None:
         """Background work, with whatever else happens between its steps."""
         self.upkeep = take_a_step(self.fs, self.upkeep)

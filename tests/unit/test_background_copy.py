@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import random
@@ -419,17 +420,73 @@ def test_pages_of_the_new_file_are_known_before_it_is_adopted(
     for _ in _steps(fs.store):
         writer.work()
     fs.commit()
-    data = fs.store.path / _DATA
-    flipped = 0
-    for table, number in _leaves(fs.store):
-        time.sleep(0.04)  # what was right a moment ago is not looked at again
-        with _flipped(data, number), pytest.raises(OSError, match="damaged"):
-            require_whole(fs.store._tables[table])
-        flipped += 1
-    assert flipped > 3
+    _assert_flips_are_noticed(fs.store)
     time.sleep(0.04)
     writer.assert_all_there(fs)
     compiled.detach()
+
+
+def _assert_flips_are_noticed(store: Store) -> None:
+    flipped = 0
+    for table, number in _leaves(store):
+        time.sleep(0.04)  # what was right a moment ago is not looked at again
+        with _flipped(store.path / _DATA, number), pytest.raises(OSError, match="damaged"):
+            require_whole(store._tables[table])
+        flipped += 1
+    assert flipped > 3
+
+
+def test_after_an_exchange_that_failed_the_next_one_knows_its_own_pages(
+    life: Life, compiled: CompiledServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next copy has the name of the one that was not adopted."""
+    fs = life.fs
+    fill(fs)
+    fs.store.attach_reader(compiled)
+    writer = Writer(fs, 12)
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "replace", _refuse)
+        with pytest.raises(errors.CompactFailed, match="as it was"):
+            _work_beside(_steps(fs.store), writer.work)
+    writer.work()
+    writer.assert_all_there(fs)
+    assert not list(fs.store.path.glob("*.compact"))
+    assert "data.mdb.compact" not in Path("/proc/self/maps").read_text(), "it takes space"
+    before = (fs.store.path / _DATA).stat().st_ino
+    _work_beside(_steps(fs.store), writer.work)
+    assert (fs.store.path / _DATA).stat().st_ino != before
+    fs.commit()
+    _assert_flips_are_noticed(fs.store)
+    time.sleep(0.04)
+    writer.assert_all_there(fs)
+    compiled.detach()
+
+
+def _refuse(source: Path, dest: Path) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_an_exchange_that_may_not_last_ends_everything(
+    life: Life, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new name is not known to be on disk: what is acknowledged next could be lost."""
+    fs = life.fs
+    fill(fs, 20)
+    sync = compaction.sync
+
+    def fail_for_the_directory(path: Path) -> None:
+        if path == fs.store.files:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(compaction, "sync", fail_for_the_directory)
+        with pytest.raises(errors.StoreUnwritten):
+            _run(_steps(fs.store))
+    assert fs.store.failed
+    with pytest.raises(errors.StoreUnwritten):
+        fs.commit()
+    assert get(life.crash(), b"kept 7") == b"7" * 50
 
 
 def _leaves(store: Store) -> Iterator[tuple[int, int]]:

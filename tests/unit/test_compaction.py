@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ckptfs import errors
+from ckptfs import errors, interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.store import Store, check, compaction
 from tests.direct import get, new_filesystem, put
@@ -69,6 +70,47 @@ def test_a_copy_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
                 fs.store.compact()
         assert get(fs, b"file") == b"1" * 5000
         assert not list((tmp_path / "store").glob("*" + compaction.COPY_SUFFIX))
+
+
+def test_a_copier_that_cannot_be_started_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    """With no descriptor to spare, and with one more each time until it can be."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    failures = 0
+    with new_filesystem(tmp_path / "store") as fs:
+        put(fs, b"file", b"1" * 5000)
+        fs.commit()
+        spare = os.open("/dev/null", os.O_RDONLY)  # the lowest number that is free
+        os.close(spare)
+        open_before = len(os.listdir("/proc/self/fd"))
+        for limit in range(spare, spare + 50):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+            try:
+                copy = fs.store.begin_copy(0)
+                break
+            except errors.CompactFailed:
+                failures += 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            assert len(os.listdir("/proc/self/fd")) == open_before
+            assert not fs.store.is_read
+        fs.store.end_copy(copy)
+        assert failures > 4
+        fs.store.compact()
+        assert get(fs, b"file") == b"1" * 5000
+
+
+def test_a_copy_that_waits_too_long_for_readers_is_given_up(tmp_path: Path) -> None:
+    with new_filesystem(tmp_path / "store") as fs:
+        fill_and_remove(fs)
+        data = tmp_path / "store" / "data.mdb"
+        before = data.stat().st_ino
+        with fs.store.hold_snapshot(), pytest.raises(errors.StoreBusy, match="still reads"):
+            interrupts.finish(compaction.steps(fs.store, readers_s=0.0))
+        assert data.stat().st_ino == before
+        assert not list((tmp_path / "store").glob("*" + compaction.COPY_SUFFIX))
+        interrupts.finish(compaction.steps(fs.store, readers_s=0.0))
+        assert data.stat().st_ino != before
+        assert get(fs, b"kept") == b"kept" * 1000
 
 
 _DYING = """

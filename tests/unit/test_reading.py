@@ -151,7 +151,7 @@ def test_what_is_open_here_is_closed_there(work: Edits, tmp_path: Path) -> None:
     wanted = {"/dev/null", "socket", store, "/memfd", "/memfd:ckptfs-reader (deleted)"}
 
     async def look() -> None:
-        async with _process("check", work.store.directory_fd) as (process, _):
+        async with _process("check", work.store.directory_fd) as (process, _, _):
             pid = process.pid
             # While it starts, it has modules open as well.
             await trio.to_thread.run_sync(
@@ -239,10 +239,19 @@ def the_reader() -> int:
     return readers_of(os.getpid())[0]
 
 
-def test_the_death_of_the_process_is_a_clear_error(work: Edits) -> None:
-    killer = Thread(target=lambda: os.kill(the_reader(), signal.SIGKILL))
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (signal.SIGKILL, r"was killed, perhaps for want of memory \(SIGKILL\)"),
+        (signal.SIGSEGV, r"crashed \(SIGSEGV\)"),
+    ],
+)
+def test_the_death_of_the_process_is_a_clear_error(
+    work: Edits, number: signal.Signals, words: str
+) -> None:
+    killer = Thread(target=lambda: os.kill(the_reader(), number))
     killer.start()
-    with pytest.raises(ReaderEnded, match="was ended by signal 9") as caught:
+    with pytest.raises(ReaderEnded, match=words) as caught:
         ask(work, "check", {"deep": True})
     killer.join()
     assert "Nothing was changed" in caught.value.message
@@ -323,7 +332,7 @@ from ckptfs.daemon.reading import _process
 from ckptfs.store import Store
 async def main():
     store = Store.open(Path({os.fspath(store)!r}))
-    async with _process('check', store.directory_fd) as (process, _):
+    async with _process('check', store.directory_fd) as (process, _, _):
         print(process.pid, flush=True)
         await trio.sleep_forever()
 trio.run(main)

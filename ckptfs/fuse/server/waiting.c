@@ -18,7 +18,6 @@
 #include "server.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -188,57 +187,10 @@ void leave_client(Waits *waits, int64_t now_ns)
         lower_priority(waits);
 }
 
-/* -- the request ------------------------------------------------------------------------------- */
-
-static ssize_t read_request(const Server *server)
+void waits_note(Waits *waits, int looks, int has_come)
 {
-    return read(server->device, server->buffer, REQUEST_MAX);
-}
-
-static ssize_t spin(const Server *server, int64_t until)
-{
-    ssize_t size;
-    do {
-        breathe();
-        size = read_request(server);
-    } while (size < 0 && errno == EAGAIN && monotonic_ns() < until);
-    return size;
-}
-
-static ssize_t doze(const Server *server, int64_t wait_ns)
-{
-    struct pollfd wanted = {server->device, POLLIN, 0};
-    struct timespec left = {wait_ns / NS, wait_ns % NS};
-    ppoll(&wanted, 1, &left, NULL);
-    return read_request(server);
-}
-
-ssize_t look_for_request(Server *server, int64_t now_ns, int64_t wait_ns)
-{
-    Waits *waits = &server->waits;
-    ssize_t size;
-    Py_BEGIN_ALLOW_THREADS
-    size = read_request(server);
-    if (size < 0 && errno == EAGAIN && wait_ns) {
-        size = waits->bound < 0 ? spin(server, now_ns + wait_ns) : doze(server, wait_ns);
-        if (size >= 0)
-            waits->in_vain = 0;
-        else if (errno == EAGAIN && waits->in_vain < IN_VAIN_MAX)
-            waits->in_vain++;
-    }
-    Py_END_ALLOW_THREADS
-    return size;
-}
-
-int wait_for_request(const Server *server, int64_t turn, int others)
-{
-    struct pollfd wanted[] = {{server->device, POLLIN, 0}, {others, POLLIN, 0}};
-    int64_t now = monotonic_ns();
-    if (now >= turn)
-        return 0;
-    struct timespec left = {(turn - now) / NS, (turn - now) % NS};
-    Py_BEGIN_ALLOW_THREADS
-    ppoll(wanted, 2, &left, NULL);
-    Py_END_ALLOW_THREADS
-    return wanted[1].revents && !wanted[0].revents;
+    if (has_come && looks)
+        waits->in_vain = 0;
+    else if (!has_come && looks && waits->in_vain < IN_VAIN_MAX)
+        waits->in_vain++;
 }

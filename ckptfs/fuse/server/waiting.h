@@ -18,19 +18,12 @@ typedef struct {
     int has_session; /* of its own, whose niceness is that of the thread */
 } Waits;
 
-struct Server;
-
 #pragma GCC visibility push(hidden)
 
 void waits_init(Waits *waits);
 
-/* Reads the next request, if one comes within ``wait_ns``. Other threads, which notify the kernel of
- * changes, come in between. */
-ssize_t look_for_request(struct Server *server, int64_t now_ns, int64_t wait_ns);
-
-/* Sleeps until a request comes or other tasks get their turn: whether they do, since there is
- * something on the descriptor that `others` wait for. */
-int wait_for_request(const struct Server *server, int64_t turn, int others);
+/* The server has looked for a request so often, and it came or did not. */
+void waits_note(Waits *waits, int looks, int has_come);
 
 /* A client has asked: on a crowded machine the thread goes to its CPU. */
 void stay_beside(Waits *waits, uint32_t pid, int64_t now_ns);

@@ -118,15 +118,15 @@ def of_checkpoint(
 def _older(fs: Filesystem, text: str) -> End:
     if text:
         return _newer(fs, text)
-    found = nearest(fs.store)
+    found = nearest(fs)
     return End(fs.view_of(found.epoch), found) if found else End(empty_view(), None)
 
 
 def _newer(fs: Filesystem, text: str) -> End:
     if not text:
         return End(fs.head, None)
-    found = resolve(fs.store, text, fs.clock())
-    return End(fs.view_of(found.epoch(fs.store)), found.checkpoint)
+    found = resolve(fs, text, fs.clock())
+    return End(fs.view_of(found.epoch(fs)), found.checkpoint)
 
 
 def _difference(fs: Filesystem, older: End, newer: End, patterns: Sequence[bytes]) -> Difference:
@@ -195,7 +195,7 @@ _PASSING_MAX = 5_000
 
 def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
     """What each checkpoint changed against the one it came from. The caller commits."""
-    known = _KnownCounts(fs.store)
+    known = _KnownCounts(fs)
     found = []
     for checkpoint in interrupts.checked(wanted):
         epoch = checkpoint.epoch
@@ -213,7 +213,7 @@ def unsaved_counts(fs: Filesystem) -> Counts | None:
     """What changed since the checkpoint that the head came from; None if that is too much to count
     quickly."""
     fs.flush()
-    epoch = fs.store.head.epoch
+    epoch = fs.head.epoch
     written = sum(1 for _ in islice(fs.store.changes.walk(epoch), _PASSING_MAX + 1))
     if written > _PASSING_MAX:
         return None
@@ -225,8 +225,9 @@ def unsaved_counts(fs: Filesystem) -> Counts | None:
 class _KnownCounts:
     """The cached counts, as far as they are asked for."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, fs: Filesystem) -> None:
+        self._fs = fs
+        self._store = fs.store
         self._spans: dict[int, dict[str, list[int]]] = {}
         self._changed: set[int] = set()
 
@@ -250,7 +251,7 @@ class _KnownCounts:
         that those of which nothing is asked any more go, too."""
         if not self._changed or self._store.read_only:
             return
-        metadata, newest = self._store.metadata, self._store.head.epoch
+        metadata, newest = self._store.metadata, self._fs.head.epoch
         metadata.delete(_COUNTS)  # earlier releases had one record for all
         for number in {*self._changed, newest % (newest // _SPAN + 1)}:
             span = self._span(number)

@@ -1,0 +1,100 @@
+"""`ckptfs merge`: what it brought, what it could not decide, and how to go on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+
+from ckptfs.cli import output
+from ckptfs.cli.output import JsonObject, shown_name
+from ckptfs.cli.workspace import find_workspace, hinting_at_paths, path_below_root
+from ckptfs.connect import open_workspace
+from ckptfs.errors import MergeConflict
+
+_KINDS = {
+    "content": "both changed the same lines",
+    "binary": "both changed it, and it is no text",
+    "added": "both made something of that name",
+    "deleted here": "deleted here, changed there",
+    "deleted there": "changed here, deleted there",
+    "renamed": "both moved it",
+    "mode": "both changed its mode",
+    "owner": "both changed its owner",
+    "xattr": "both changed its extended attributes",
+    "target": "both changed where the link leads",
+    "type": "one made something else of it, the other changed it",
+    "excluded": "something that is kept out of history has that name here, and stays",
+}
+_MARKS = (("+", "added_paths"), ("~", "modified_paths"), ("-", "deleted_paths"))
+
+
+def merge(args: Namespace) -> int:
+    workspace = find_workspace(args)
+    asked: JsonObject = {
+        "source": args.source,
+        "resolution": args.resolution,
+        "token": args.token,
+        "dry_run": args.dry_run,
+        "pid": os.getppid(),
+        "command": " ".join(["ckptfs", *sys.argv[1:]]),
+    }
+    if args.paths:
+        asked["paths"] = [path_below_root(path, workspace, "merge") for path in args.paths]
+    with hinting_at_paths([args.source], "ckptfs merge latest"):
+        with open_workspace(workspace) as session:
+            record = session.call("merge", asked)
+    output.result(record, _text(args, record), as_json=args.json)
+    return MergeConflict.exit_code if _unresolved(record) else 0
+
+
+def _unresolved(record: JsonObject) -> list[JsonObject]:
+    return [each for each in record["conflicts"] if each["resolution"] is None]
+
+
+def _text(args: Namespace, record: JsonObject) -> str:
+    if _unresolved(record):
+        return _undecided(args, record)
+    if not args.dry_run and not record["changed"]:
+        said = f"Nothing to merge: the workspace has what {output.safe(args.source)} changed."
+        return "\n".join([said, *_conflict_lines(record)])
+    lines = [*_path_lines(record), *_conflict_lines(record)]
+    if args.dry_run:
+        return "\n".join([f"To merge {output.safe(args.source)}:", *lines, _token_line(record)])
+    count = sum(len(record[kind]) for _, kind in _MARKS)
+    done = (
+        f"Merged {output.safe(args.source)}: {output.count_text(count, 'path', 'paths')} changed."
+    )
+    done += f" `ckptfs undo` takes it back (checkpoint {record['before']})."
+    return "\n".join([done, *_conflict_lines(record)])
+
+
+def _undecided(args: Namespace, record: JsonObject) -> str:
+    count = len(_unresolved(record))
+    source = output.safe(args.source)
+    lines = [
+        f"Nothing was merged: {output.count_text(count, 'conflict', 'conflicts')}.",
+        *_conflict_lines(record),
+        f"`ckptfs merge {source} --markers` merges and marks them in the files, --ours keeps what",
+        "is here, --theirs takes what is there; with PATH... only there.",
+    ]
+    return "\n".join(lines)
+
+
+def _path_lines(record: JsonObject) -> list[str]:
+    return [f"{mark} {shown_name(path).decode()}" for mark, kind in _MARKS for path in record[kind]]
+
+
+def _conflict_lines(record: JsonObject) -> list[str]:
+    return [
+        f"! {shown_name(each['path']).decode()}  ({_KINDS[each['kind']]}{_resolved(each)})"
+        for each in record["conflicts"]
+    ]
+
+
+def _resolved(conflict: JsonObject) -> str:
+    return f": {conflict['resolution']}" if conflict["resolution"] else ""
+
+
+def _token_line(record: JsonObject) -> str:
+    return f"token {record['token']}"

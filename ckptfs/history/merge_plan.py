@@ -1,0 +1,577 @@
+"""Deciding a merge: what another line changed since a base, against what this one did.
+
+Three views: the *base*, where the lines parted; *ours*, the head that is merged into; *theirs*.
+Both sides are compared with the base by the `changes` index, so the cost is what was written since.
+What only they changed is taken; what both changed alike is done; the rest are conflicts, which are
+data: each has a path and a kind, and a *resolution* says what becomes of it. Nothing is written
+here: the result is a list of steps, which `ckptfs.history.merge` carries out.
+
+A directory is the same wherever a side moved it, a file is what has its name or its inode
+(`ckptfs.history.diff.tree`): so what they put into a directory goes where ours has moved that to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from ckptfs import interrupts, textmerge
+from ckptfs.fs import Filesystem
+from ckptfs.history.diff.changed import MODIFIED, TARGET, TIMES, TYPE
+from ckptfs.history.diff.changed import differences as differences_of
+from ckptfs.history.diff.tree import RENAMED, Change, Partners, TreeReader, compare_views
+from ckptfs.history.merge_steps import (
+    MARKERS,
+    OURS,
+    THEIRS,
+    Conflict,
+    Describe,
+    Directory,
+    Make,
+    MergePlan,
+    Move,
+    Remove,
+    Rewrite,
+)
+from ckptfs.history.paths import ROOT_PATH, is_within, seek
+from ckptfs.model import ROOT_INO, Ino, Inode, Place
+from ckptfs.store import View
+from ckptfs.textdiff import TEXT_MAX
+
+#: Kinds of conflicts; those of attributes are called as in `diff.changed`.
+CONTENT = "content"
+BINARY = "binary"
+ADDED = "added"
+DELETED_HERE = "deleted here"
+DELETED_THERE = "deleted there"
+RENAMED_BOTH = "renamed"
+#: Something that is kept out of history is in the way; it always stays.
+EXCLUDED = "excluded"
+
+#: Says what becomes of a conflict; UNRESOLVED leaves what is here as it is.
+Decide = Callable[[Conflict], str]
+
+
+class _Ours(NamedTuple):
+    """What became of something of the base here: None if it is gone."""
+
+    inode: Inode | None
+    place: Place
+    path: bytes
+    kinds: frozenset[str]
+
+
+_UNTOUCHED: frozenset[str] = frozenset()
+
+
+class Planner:
+    """Goes through what they changed. ``beside`` is what MARKERS puts behind the name of what is
+    theirs where both stay."""
+
+    def __init__(
+        self,
+        fs: Filesystem,
+        base: View,
+        theirs: View,
+        decide: Decide,
+        labels: textmerge.Labels,
+        paths: Iterable[bytes] = (),
+    ) -> None:
+        self._fs = fs
+        self._base, self._theirs = base.bare, theirs.bare
+        self._head = fs.head.bare
+        self._decide = decide
+        self._labels = labels
+        self._paths = set(paths)
+        self.plan = MergePlan()
+        trees = [TreeReader(fs.store, view) for view in (self._base, self._head, self._theirs)]
+        self._base_tree, self._our_tree, self._their_tree = trees
+        self._to_base = Partners(self._their_tree, self._base_tree)
+        self._to_ours = Partners(self._base_tree, self._our_tree)
+        #: What we changed, by its path in the base.
+        self._mine: dict[bytes, Change] = {}
+        #: Directories of theirs and what they are in the result.
+        self._directories: dict[Ino, Directory] = {ROOT_INO: Directory(ROOT_INO)}
+        #: Names of ours that the plan frees, and those that it takes.
+        self._freed: set[Place] = set()
+        self._taken: set[tuple[Directory, bytes]] = set()
+        #: Directories of ours that go, and names of theirs that came.
+        self._removed: set[Ino] = set()
+        self._came: set[Place] = set()
+        #: Pairs of files that were decided, for those with several names.
+        self._compared: set[tuple[Ino, Ino]] = set()
+        #: What became something else, to be decided when it is known what goes.
+        self._of_another_type: list[tuple[Change, _Ours, Inode]] = []
+
+    def make(self) -> MergePlan:
+        changes = compare_views(self._fs, self._base, self._theirs)
+        wanted = [change for change in changes if not change.only_times and self._wants(change)]
+        ours = compare_views(self._fs, self._base, self._head)
+        self._mine = {
+            change.source: change
+            for change in ours
+            if change.source is not None and not change.only_times
+        }
+        for change in interrupts.checked(wanted):
+            if change.source is not None and change.new is not None:
+                self._altered(change, change.source, change.new)
+        for change in interrupts.checked(wanted):
+            if change.source is not None and change.new is None:
+                self._deleted(change, change.source)
+        for change, was, theirs in self._of_another_type:
+            self._retyped(change, was, theirs)
+        self._settle_moves()
+        for change in interrupts.checked(wanted):
+            if change.source is None and change.new is not None:
+                self._added(change.path, change.new)
+        return self.plan
+
+    def _wants(self, change: Change) -> bool:
+        if not self._paths:
+            return True
+        own = (change.path, change.source)
+        return any(path is not None and is_within(path, self._paths) for path in own)
+
+    def _resolve(self, conflict: Conflict) -> str:
+        resolution = self._decide(conflict)
+        self.plan.conflicts.append(conflict)
+        self.plan.resolutions.append(resolution)
+        return resolution
+
+    # -- what is here -----------------------------------------------------------------------------
+
+    def _ours_of(self, source: bytes) -> _Ours:
+        """What became here of what was at a path of the base."""
+        if source == ROOT_PATH:
+            kinds = self._mine[source].kinds if source in self._mine else _UNTOUCHED
+            root = self._fs.getattr(self._fs.head, ROOT_INO)
+            return _Ours(root, (Ino(0), b""), ROOT_PATH, kinds)
+        mine = self._mine.get(source)
+        if mine is not None and mine.new is None:
+            return _Ours(None, (Ino(0), b""), source, mine.kinds)
+        if mine is not None:
+            place = self._place(self._head, mine.path)
+            return _Ours(mine.new, place, mine.path, mine.kinds)
+        directory, name = self._place(self._base, source)
+        here = self._to_ours.of(directory)
+        inode = None if here is None else self._our_tree.inode(self._our_tree.entry((here, name)))
+        if inode is None or here is None:
+            return _Ours(None, (Ino(0), b""), source, _UNTOUCHED)
+        return _Ours(inode, (here, name), self._our_tree.path((here, name)), _UNTOUCHED)
+
+    def _place(self, view: View, path: bytes) -> Place:
+        above, _, name = path.rpartition(b"/")
+        directory = seek(self._fs, view, above)
+        if directory is None:
+            raise LookupError(f"epoch {view.epoch} has no directory {above!r}")
+        return directory.ino, name
+
+    # -- changed by them --------------------------------------------------------------------------
+
+    def _altered(self, change: Change, source: bytes, theirs: Inode) -> None:
+        ours = self._ours_of(source)
+        if ours.inode is None:
+            if theirs.is_dir and RENAMED not in change.kinds:
+                return  # its attributes alone
+            conflict = Conflict(change.path, DELETED_HERE, None, theirs, change.old)
+            if self._resolve(conflict) in (THEIRS, MARKERS):
+                self._bring_back(change.path, theirs)
+            return
+        if TYPE in change.kinds or TYPE in ours.kinds:
+            self._of_another_type.append((change, ours, theirs))
+            return
+        if RENAMED in change.kinds:
+            self._renamed(change, ours, theirs)
+        self._compare(change, ours, ours.inode, theirs)
+
+    def _bring_back(self, path: bytes, theirs: Inode) -> None:
+        """Put back what is gone here, a directory with all that they have in it."""
+        pending = [(path, theirs)]
+        while pending:
+            at, inode = pending.pop()
+            self._added(at, inode)
+            if inode.is_dir:
+                for name, child in self._fs.entries(self._theirs, inode.ino):
+                    pending.append((at + b"/" + name, child))
+
+    def _retyped(self, change: Change, ours: _Ours, theirs: Inode) -> None:
+        """A file became a link, or the like."""
+        if ours.inode is None or not self._differ(ours.inode, theirs):
+            return
+        if ours.kinds or self._has_more(ours.inode):
+            conflict = Conflict(ours.path, TYPE, ours.inode, theirs, change.old)
+            resolution = self._resolve(conflict)
+            if resolution == MARKERS:
+                self._put_beside(ours.place[0], ours.place[1], theirs, ours.path)
+            if resolution != THEIRS:
+                return
+        self._remove_tree(ours.place, ours.inode)
+        self._added(change.path, theirs)
+
+    def _has_more(self, inode: Inode) -> bool:
+        """Whether a directory of ours holds something that they did not remove."""
+        found = [inode]
+        for directory in found:
+            for name, child in (
+                self._fs.entries(self._head, directory.ino) if directory.is_dir else ()
+            ):
+                if child.is_dir:
+                    found.append(child)
+                elif (directory.ino, name) not in self._freed:
+                    return True
+        return False
+
+    def _renamed(self, change: Change, ours: _Ours, theirs: Inode) -> None:
+        place = self._place(self._theirs, change.path)
+        to, name = self._directory(place[0]), place[1]
+        if to is None or ours.inode is None:
+            return
+        if (to, name) == (Directory(ours.place[0]), ours.place[1]):
+            return
+        if RENAMED in ours.kinds:
+            conflict = Conflict(ours.path, RENAMED_BOTH, ours.inode, theirs, change.old)
+            if self._resolve(conflict) != THEIRS:
+                return
+        self._freed.add(ours.place)
+        self.plan.moves.append(Move(ours.place, ours.inode, to, name, change.path))
+
+    # -- moves ------------------------------------------------------------------------------------
+
+    def _settle_moves(self) -> None:
+        """Decide the moves whose place is taken, or inside of what is moved; one that is not made
+        keeps its old place, which another may have counted on."""
+        settled = False
+        while not settled:
+            settled = True
+            for move in list(self.plan.moves):
+                if self._leads_into_itself(move):
+                    conflict = Conflict(self._path_of(move), RENAMED_BOTH, move.inode, None, None)
+                    self._unmove(move, conflict)
+                    settled = False
+                    continue
+                occupant = self._occupant(move.to, move.name)
+                if occupant is None:
+                    continue
+                if occupant.ino == move.inode.ino:
+                    self._drop_name(move)
+                elif self._make_way(move, occupant):
+                    settled = False
+        self._taken.update((move.to, move.name) for move in self.plan.moves)
+
+    def _make_way(self, move: Move, occupant: Inode) -> bool:
+        """Decide about what is where something is to be moved; whether that changed the moves."""
+        conflict = Conflict(move.path, ADDED, occupant, move.inode, None)
+        resolution = self._resolve(conflict)
+        if resolution == THEIRS:
+            self._remove_tree((move.to.ino, move.name), occupant)
+            return False
+        if resolution == MARKERS:
+            self.plan.moves.remove(move)
+            beside = self._free_name(move.to, move.name)
+            path = _beside(move.path, beside)
+            self.plan.moves.append(move._replace(name=beside, path=path))
+            self._taken.add((move.to, beside))
+            return True
+        self._keep_place(move)
+        return True
+
+    def _drop_name(self, move: Move) -> None:
+        """The file has the other name already."""
+        self.plan.moves.remove(move)
+        self.plan.removes.append(Remove(move.source, move.inode, self._path_of(move)))
+
+    def _unmove(self, move: Move, conflict: Conflict) -> None:
+        resolution = self._decide(conflict) and OURS
+        self.plan.conflicts.append(conflict)
+        self.plan.resolutions.append(resolution)
+        self._keep_place(move)
+
+    def _keep_place(self, move: Move) -> None:
+        self.plan.moves.remove(move)
+        self._freed.discard(move.source)
+
+    def _path_of(self, move: Move) -> bytes:
+        return self._our_tree.path(move.source)
+
+    def _leads_into_itself(self, move: Move) -> bool:
+        """Whether a directory would be in itself, since we moved the one that they move it to."""
+        if not move.inode.is_dir:
+            return False
+        moved = {each.inode.ino: each.to for each in self.plan.moves}
+        made = {each.inode.ino: each.to for each in self.plan.makes}
+        at, seen = move.to, set[Directory]()
+        while at.ino not in (ROOT_INO, Ino(0)) and at not in seen:
+            if at == Directory(move.inode.ino):
+                return True
+            seen.add(at)
+            further = (made if at.is_new else moved).get(at.ino)
+            if further is None:
+                inode = self._our_tree.inode(at.ino)
+                further = Directory(Ino(0) if inode is None else inode.parent)
+            at = further
+        return False
+
+    # -- bytes and attributes ---------------------------------------------------------------------
+
+    def _compare(self, change: Change, ours: _Ours, mine: Inode, theirs: Inode) -> None:
+        """Bytes and attributes, each by itself."""
+        if (mine.ino, theirs.ino) in self._compared:
+            return
+        self._compared.add((mine.ino, theirs.ino))
+        base = change.old
+        wanted = change.kinds - {RENAMED, TIMES}
+        if MODIFIED in wanted:
+            self._merge_bytes(base, ours, mine, theirs)
+        rest = wanted - {MODIFIED}
+        taken = {each for each in rest if self._takes(each, ours, mine, theirs, base)}
+        if TARGET in taken:
+            self._remove(ours)
+            self._make(theirs, Directory(ours.place[0]), ours.place[1], ours.path)
+        elif taken:
+            self.plan.describes.append(Describe(mine, theirs, frozenset(taken), ours.path))
+
+    def _takes(
+        self, aspect: str, ours: _Ours, mine: Inode, theirs: Inode, base: Inode | None
+    ) -> bool:
+        """Whether an attribute becomes theirs."""
+        if aspect not in ours.kinds:
+            return True
+        if aspect not in self._differ(mine, theirs):
+            return False
+        resolution = self._resolve(Conflict(ours.path, aspect, mine, theirs, base))
+        return resolution == THEIRS
+
+    def _differ(self, mine: Inode, theirs: Inode) -> frozenset[str]:
+        return differences_of(self._fs, self._head, mine, self._theirs, theirs) - {TIMES}
+
+    def _merge_bytes(self, base: Inode | None, ours: _Ours, mine: Inode, theirs: Inode) -> None:
+        if MODIFIED not in ours.kinds:
+            self._rewrite(base, mine, theirs, ours.place, ours.path)
+            return
+        if MODIFIED not in self._differ(mine, theirs):
+            return
+        self._merge_texts(base, mine, theirs, ours.place, ours.path, CONTENT)
+
+    def _rewrite(
+        self,
+        base: Inode | None,
+        mine: Inode,
+        theirs: Inode,
+        place: Place,
+        path: bytes,
+        text: bytes | None = None,
+    ) -> None:
+        """Give a file of ours other bytes. Where they put another file under one of several names,
+        the other names keep what they have."""
+        if mine.nlink > 1 and base is not None and theirs.ino != base.ino:
+            self._remove(_Ours(mine, place, path, _UNTOUCHED))
+            self._make(theirs, Directory(place[0]), place[1], path, text)
+        else:
+            self.plan.rewrites.append(Rewrite(mine, theirs, text, path))
+
+    def _merge_texts(
+        self,
+        base: Inode | None,
+        mine: Inode,
+        theirs: Inode,
+        place: Place,
+        path: bytes,
+        kind: str,
+    ) -> None:
+        """Merge two files by lines; without a base everything that differs is a conflict."""
+        texts = self._texts(base, mine, theirs)
+        if texts is None:
+            kind = BINARY if kind == CONTENT else kind
+        else:
+            chunks = textmerge.merge(*texts)
+            if base is not None and not textmerge.has_conflicts(chunks):
+                merged = textmerge.text_of(chunks, self._labels)
+                self._rewrite(base, mine, theirs, place, path, merged)
+                return
+        resolution = self._resolve(Conflict(path, kind, mine, theirs, base))
+        if resolution == THEIRS:
+            self._rewrite(base, mine, theirs, place, path)
+        elif resolution == MARKERS and texts is not None:
+            merged = textmerge.text_of(textmerge.merge(*texts), self._labels)
+            self._rewrite(base, mine, theirs, place, path, merged)
+        elif resolution == MARKERS:
+            self._put_beside(place[0], place[1], theirs, path)
+
+    def _texts(
+        self, base: Inode | None, mine: Inode, theirs: Inode
+    ) -> tuple[bytes, bytes, bytes] | None:
+        """The bytes of all three, if they can be merged by lines."""
+        sides = [(self._base, base), (self._head, mine), (self._theirs, theirs)]
+        if any(inode is not None and inode.size > TEXT_MAX for _, inode in sides):
+            return None
+        old, here, there = (
+            b"" if inode is None else bytes(self._fs.read(view, inode.ino, 0, inode.size))
+            for view, inode in sides
+        )
+        return (old, here, there) if textmerge.can_merge(old, here, there) else None
+
+    # -- deleted by them --------------------------------------------------------------------------
+
+    def _deleted(self, change: Change, source: bytes) -> None:
+        ours = self._ours_of(source)
+        if ours.inode is None or change.old is None:
+            return
+        if change.old.is_dir != ours.inode.is_dir:
+            return  # we have put something else there
+        if ours.kinds and not ours.inode.is_dir:
+            conflict = Conflict(ours.path, DELETED_THERE, ours.inode, None, change.old)
+            if self._resolve(conflict) != THEIRS:
+                return
+        self._remove(ours)
+
+    def _remove(self, ours: _Ours) -> None:
+        if ours.inode is not None and ours.place not in self._freed:
+            self._freed.add(ours.place)
+            if ours.inode.is_dir:
+                self._removed.add(ours.inode.ino)
+            self.plan.removes.append(Remove(ours.place, ours.inode, ours.path))
+
+    # -- added by them ----------------------------------------------------------------------------
+
+    def _added(self, path: bytes, theirs: Inode) -> None:
+        place = self._place(self._theirs, path)
+        if place in self._came:
+            return
+        self._came.add(place)
+        if theirs.is_dir:
+            self._directory(theirs.ino)
+            return
+        to, name = self._directory(place[0]), place[1]
+        if to is None:
+            return
+        occupant = self._occupant(to, name)
+        if occupant is None:
+            if not self._is_barred(to, name, theirs, path):
+                self._make(theirs, to, name, path)
+            return
+        if not self._differ(occupant, theirs):
+            return
+        if occupant.is_file and theirs.is_file:
+            self._add_both(occupant, theirs, (to.ino, name), path)
+            return
+        resolution = self._resolve(Conflict(path, ADDED, occupant, theirs, None))
+        if resolution == THEIRS:
+            self._remove_tree((to.ino, name), occupant)
+            self._make(theirs, to, name, path)
+        elif resolution == MARKERS:
+            self._put_beside(to.ino, name, theirs, path)
+
+    def _add_both(self, occupant: Inode, theirs: Inode, place: Place, path: bytes) -> None:
+        """Two files were made under one name."""
+        aspects = self._differ(occupant, theirs)
+        if MODIFIED in aspects:
+            self._merge_texts(None, occupant, theirs, place, path, ADDED)
+        ours = _Ours(occupant, place, path, aspects)
+        rest = aspects - {MODIFIED}
+        taken = {aspect for aspect in rest if self._takes(aspect, ours, occupant, theirs, None)}
+        if taken:
+            self.plan.describes.append(Describe(occupant, theirs, frozenset(taken), path))
+
+    def _occupant(self, to: Directory, name: bytes) -> Inode | None:
+        """What of ours stays under a name."""
+        if to.is_new or (to.ino, name) in self._freed:
+            return None
+        return self._our_tree.inode(self._our_tree.entry((to.ino, name)))
+
+    def _is_barred(self, to: Directory, name: bytes, theirs: Inode, path: bytes) -> bool:
+        """Whether something that is kept out of history has the name."""
+        if to.is_new or self._fs.head.excluded is None:
+            return False
+        found = self._fs.seek(self._fs.head, to.ino, name)
+        if found is None or not self._fs.is_excluded(found.ino):
+            return False
+        self.plan.conflicts.append(Conflict(path, EXCLUDED, found, theirs, None))
+        self.plan.resolutions.append(OURS)
+        return True
+
+    def _make(
+        self, theirs: Inode, to: Directory, name: bytes, path: bytes, text: bytes | None = None
+    ) -> None:
+        if (to, name) in self._taken:
+            name = self._free_name(to, name)
+            path = _beside(path, name)
+        self._taken.add((to, name))
+        self.plan.makes.append(Make(theirs, to, name, path, text))
+
+    def _put_beside(self, directory: Ino, name: bytes, theirs: Inode, path: bytes) -> None:
+        """Keep what is theirs under another name."""
+        to = Directory(directory)
+        beside = self._free_name(to, name)
+        self._taken.add((to, beside))
+        self.plan.makes.append(Make(theirs, to, beside, _beside(path, beside)))
+        if theirs.is_dir:
+            self._directories[theirs.ino] = Directory(theirs.ino, is_new=True)
+
+    def _free_name(self, to: Directory, name: bytes) -> bytes:
+        number = 0
+        while True:
+            mark = b"~" + self._labels.theirs.replace(b"/", b"_")
+            mark += b"%d" % number if number else b""
+            found = name[: 255 - len(mark)] + mark
+            if self._occupant(to, found) is None and (to, found) not in self._taken:
+                return found
+            number += 1
+
+    def _remove_tree(self, place: Place, inode: Inode) -> None:
+        """Take away what is ours with all that is in it, deepest first."""
+        found = [(place, inode)]
+        for _, directory in found:
+            if directory.is_dir:
+                children = self._fs.entries(self._head, directory.ino)
+                found += [((directory.ino, name), child) for name, child in children]
+        for at, each in reversed(found):
+            self._remove(_Ours(each, at, self._our_tree.path(at), _UNTOUCHED))
+
+    # -- directories ------------------------------------------------------------------------------
+
+    def _directory(self, ino: Ino) -> Directory | None:
+        """What a directory of theirs is in the result; one that ours lacks is made. None if
+        something of ours is in its place and stays."""
+        chain: list[Inode] = []
+        found: Directory | None = None
+        while ino not in self._directories:
+            base = self._to_base.of(ino)
+            here = None if base is None else self._to_ours.of(base)
+            if here is not None and here not in self._removed:
+                self._directories[ino] = Directory(here)
+                break
+            inode = self._their_tree.inode(ino)
+            if inode is None:
+                raise LookupError(f"epoch {self._theirs.epoch} has no directory {ino}")
+            chain.append(inode)
+            ino = inode.parent
+        found = self._directories[ino]
+        for inode in reversed(chain):
+            found = self._make_directory(inode, found)
+            if found is None:
+                return None
+            self._directories[inode.ino] = found
+        return found
+
+    def _make_directory(self, inode: Inode, to: Directory) -> Directory | None:
+        path = self._their_tree.path((inode.parent, inode.name))
+        occupant = self._occupant(to, inode.name)
+        if occupant is not None and occupant.is_dir:
+            return Directory(occupant.ino)
+        if occupant is not None:
+            resolution = self._resolve(Conflict(path, ADDED, occupant, inode, None))
+            if resolution == THEIRS:
+                self._remove_tree((to.ino, inode.name), occupant)
+            elif resolution == MARKERS:
+                self._put_beside(to.ino, inode.name, inode, path)
+                return Directory(inode.ino, is_new=True)
+            else:
+                return None
+        self._make(inode, to, inode.name, path)
+        return Directory(inode.ino, is_new=True)
+
+
+def _beside(path: bytes, name: bytes) -> bytes:
+    """The path of another name in the same directory."""
+    above = path.rpartition(b"/")[0]
+    return above + b"/" + name if above else name

@@ -1,0 +1,290 @@
+"""The steps of a merge, and carrying them out on the head.
+
+What is to be done is decided before (`ckptfs.history.merge_plan`). Everything that gets another
+name is first moved out of the way, so that no order of the others has to be found: two names may
+have been exchanged.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ckptfs import interrupts
+from ckptfs.fs import Filesystem
+from ckptfs.fs.ranges import Spot
+from ckptfs.history.diff.changed import MODE, OWNER, XATTR, Changed
+from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, Place
+from ckptfs.store import View
+
+#: Resolutions. MARKERS keeps both sides: text with markers in it, of anything else ours with theirs
+#: beside it.
+OURS = "ours"
+THEIRS = "theirs"
+MARKERS = "markers"
+UNRESOLVED = ""
+
+
+class Conflict(NamedTuple):
+    """What both sides changed, each in its way. ``path`` is where it is here, or would be."""
+
+    path: bytes
+    kind: str
+    ours: Inode | None
+    theirs: Inode | None
+    base: Inode | None
+
+
+# -- steps -----------------------------------------------------------------------------------------
+
+
+class Directory(NamedTuple):
+    """A directory of the result: one of ours, or one of theirs that is made first."""
+
+    ino: Ino
+    is_new: bool = False
+
+
+class Remove(NamedTuple):
+    """Take away a name; of a directory only if nothing is left in it."""
+
+    place: Place
+    inode: Inode
+    path: bytes
+
+
+class Move(NamedTuple):
+    """Give something of ours another place."""
+
+    source: Place
+    inode: Inode
+    to: Directory
+    name: bytes
+    path: bytes
+
+
+class Make(NamedTuple):
+    """Put something of theirs, alone, under a free name; of a file with the bytes of ``text``."""
+
+    inode: Inode
+    to: Directory
+    name: bytes
+    path: bytes
+    text: bytes | None = None
+
+
+class Rewrite(NamedTuple):
+    """Give a file of ours other bytes: theirs, or those of ``text``."""
+
+    ours: Inode
+    theirs: Inode
+    text: bytes | None
+    path: bytes
+
+
+class Describe(NamedTuple):
+    """Give something of ours some attributes of theirs."""
+
+    ours: Inode
+    theirs: Inode
+    aspects: frozenset[str]
+    path: bytes
+
+
+@dataclass
+class MergePlan:
+    """What a merge does, in the order of its steps, and what it could not decide."""
+
+    removes: list[Remove] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
+    makes: list[Make] = field(default_factory=list)
+    rewrites: list[Rewrite] = field(default_factory=list)
+    describes: list[Describe] = field(default_factory=list)
+    conflicts: list[Conflict] = field(default_factory=list)
+    #: How each of them was resolved.
+    resolutions: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return any((self.removes, self.moves, self.makes, self.rewrites, self.describes))
+
+    @property
+    def unresolved(self) -> list[Conflict]:
+        pairs = zip(self.conflicts, self.resolutions, strict=True)
+        return [conflict for conflict, resolution in pairs if resolution == UNRESOLVED]
+
+    def paths(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
+        """The paths that come, change and go."""
+        added = {step.path for step in self.makes} | {step.path for step in self.moves}
+        gone = {step.path for step in self.removes}
+        modified = {step.path for step in self.rewrites} | {step.path for step in self.describes}
+        modified |= added & gone
+        return sorted(added - gone), sorted(modified - added), sorted(gone - added)
+
+
+# -- carrying them out -----------------------------------------------------------------------------
+
+#: A directory in the root for what is on its way to another name; gone at the end.
+_ASIDE = b".ckptfs-merge"
+
+
+class Carrier:
+    """Carries a plan out. ``changed`` collects what the kernel has to be notified of."""
+
+    def __init__(self, fs: Filesystem, theirs: View, changed: Changed) -> None:
+        self._fs = fs
+        self._theirs = theirs.bare
+        self._changed = changed
+        #: Directories that were made, and files that were copied, by their numbers there.
+        self._made: dict[Ino, Ino] = {}
+        self._copied: dict[Ino, Ino] = {}
+
+    def carry_out(self, plan: MergePlan) -> None:
+        for rewrite in interrupts.checked(plan.rewrites):
+            self._rewrite(rewrite)
+        for describe in interrupts.checked(plan.describes):
+            self._describe(describe)
+        aside = self._move_aside(plan.moves)
+        self._remove_all(plan.removes)
+        directories = [make for make in plan.makes if make.inode.is_dir]
+        for make in directories:
+            self._make_directory(make)
+        for number, move in enumerate(plan.moves):
+            self._place(move, (aside, b"%d" % number))
+        if plan.moves:
+            self._fs.rmdir(self._fs.head, ROOT_INO, self._aside_name)
+        for make in interrupts.checked(plan.makes):
+            if not make.inode.is_dir:
+                self._make_file(make)
+        for make in directories:
+            self._set_attributes(self._made[make.inode.ino], make.inode)
+
+    # -- names ------------------------------------------------------------------------------------
+
+    def _move_aside(self, moves: list[Move]) -> Ino:
+        if not moves:
+            return Ino(0)
+        fs, self._aside_name = self._fs, _ASIDE
+        while fs.seek(fs.head, ROOT_INO, self._aside_name) is not None:
+            self._aside_name += b"-"
+        aside = fs.mkdir(fs.head, ROOT_INO, self._aside_name, 0o700, 0, 0).ino
+        for number, move in enumerate(moves):
+            fs.rename(fs.head, *move.source, aside, b"%d" % number, 0)
+            self._note(move.source, move.inode.ino)
+        return aside
+
+    def _place(self, move: Move, source: Place) -> None:
+        to = self._number_of(move.to)
+        self._fs.rename(self._fs.head, *source, to, move.name, 0)
+        self._note((to, move.name), move.inode.ino)
+
+    def _remove_all(self, removes: list[Remove]) -> None:
+        """Files first, then the directories that are empty by then, the deepest first."""
+        fs = self._fs
+        for step in interrupts.checked(removes):
+            if not step.inode.is_dir:
+                fs.unlink(fs.head, *step.place)
+                self._note(step.place, step.inode.ino)
+        directories = [step for step in removes if step.inode.is_dir]
+        for step in sorted(directories, key=lambda step: -step.path.count(b"/")):
+            try:
+                fs.rmdir(fs.head, *step.place)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+            else:
+                self._note(step.place, step.inode.ino)
+
+    def _make_directory(self, make: Make) -> None:
+        fs, like = self._fs, make.inode
+        to = self._number_of(make.to)
+        made = fs.mkdir(fs.head, to, make.name, like.mode, like.uid, like.gid)
+        self._made[like.ino] = made.ino
+        self._note((to, make.name))
+
+    def _make_file(self, make: Make) -> None:
+        """A copy that shares their blocks; a further name of what is here already is a link."""
+        fs, like = self._fs, make.inode
+        to = self._number_of(make.to)
+        known = self._copied.get(like.ino)
+        if known is None and like.nlink > 1:
+            known = self._same_file(like)
+        if known is not None and make.text is None:
+            fs.link(fs.head, known, to, make.name)
+        else:
+            made = fs.clone(self._theirs, like.ino, fs.head, to, make.name)
+            if make.text is None:
+                self._copied[like.ino] = made.ino
+            else:
+                self._overwrite(made.ino, make.text)
+            self._stamp(made.ino)
+        self._note((to, make.name))
+
+    def _same_file(self, like: Inode) -> Ino | None:
+        """Our file of the same number, of which they have another name."""
+        try:
+            found = self._fs.getattr(self._fs.head, like.ino)
+        except OSError:
+            return None
+        return found.ino if found.nlink else None
+
+    def _number_of(self, directory: Directory) -> Ino:
+        return self._made[directory.ino] if directory.is_new else directory.ino
+
+    # -- bytes and attributes ---------------------------------------------------------------------
+
+    def _rewrite(self, step: Rewrite) -> None:
+        """In place, so that it stays the same file, whatever names it has."""
+        fs, ino = self._fs, step.ours.ino
+        if step.text is not None:
+            self._overwrite(ino, step.text)
+        else:
+            fs.setattr(fs.head, ino, Attributes(size=0))
+            done = 0
+            while done < step.theirs.size:
+                source = Spot(self._theirs, step.theirs.ino, done)
+                done += fs.copy_range(source, Spot(fs.head, ino, done), step.theirs.size - done)
+        self._stamp(ino)
+        self._changed.inodes.add(ino)
+
+    def _overwrite(self, ino: Ino, text: bytes) -> None:
+        fs = self._fs
+        fs.setattr(fs.head, ino, Attributes(size=0))
+        fs.write(fs.head, ino, 0, text)
+
+    def _stamp(self, ino: Ino) -> None:
+        """A file that the merge brought is new to whoever goes by times, as make does."""
+        self._fs.setattr(self._fs.head, ino, Attributes(mtime_ns=self._fs.clock()))
+
+    def _describe(self, step: Describe) -> None:
+        fs, theirs = self._fs, step.theirs
+        wanted = Attributes(
+            mode=theirs.mode if MODE in step.aspects else None,
+            uid=theirs.uid if OWNER in step.aspects else None,
+            gid=theirs.gid if OWNER in step.aspects else None,
+        )
+        if {MODE, OWNER} & step.aspects:
+            fs.setattr(fs.head, step.ours.ino, wanted, keep_set_id=True)
+        if XATTR in step.aspects:
+            self._set_xattrs(step.ours.ino, theirs.ino)
+        self._changed.inodes.add(step.ours.ino)
+
+    def _set_attributes(self, ino: Ino, like: Inode) -> None:
+        fs = self._fs
+        wanted = Attributes(mode=like.mode, uid=like.uid, gid=like.gid)
+        fs.setattr(fs.head, ino, wanted, keep_set_id=True)
+        self._set_xattrs(ino, like.ino)
+
+    def _set_xattrs(self, ino: Ino, like: Ino) -> None:
+        fs = self._fs
+        if not fs.store.xattrs_used:
+            return
+        found, wanted = set(fs.listxattr(fs.head, ino)), set(fs.listxattr(self._theirs, like))
+        for name in found - wanted:
+            fs.removexattr(fs.head, ino, name)
+        for name in wanted:
+            fs.setxattr(fs.head, ino, name, fs.getxattr(self._theirs, like, name))
+
+    def _note(self, place: Place, *inodes: Ino) -> None:
+        self._changed.entries.add(place)
+        self._changed.inodes.update((place[0], *inodes))

@@ -1,0 +1,139 @@
+"""`merge`: bringing what another state changed into the workspace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ckptfs import history, interrupts
+from ckptfs.errors import TreeMoved, UsageError
+from ckptfs.history import Cause, Changed, Checkpoint, merge, merge_steps
+from ckptfs.history.merge_steps import Conflict, MergePlan
+from ckptfs.service import wire
+from ckptfs.service.arguments import JsonObject, given, nothing_in_the_way, paths_known
+from ckptfs.textmerge import Labels
+
+if TYPE_CHECKING:
+    from ckptfs.history.merge import Merged
+    from ckptfs.service.service import Call, Service
+
+RESOLUTIONS = (merge_steps.OURS, merge_steps.THEIRS, merge_steps.MARKERS)
+
+
+class Merging:
+    """A merge of one state into the workspace, planned and carried out with the same choices:
+    ``resolution`` for all conflicts, ``by_path`` for some of them."""
+
+    def __init__(
+        self,
+        service: Service,
+        source: str,
+        patterns: Sequence[bytes] | None,
+        resolution: str,
+        by_path: Mapping[str, str],
+    ) -> None:
+        self._service = service
+        self.theirs: Checkpoint = service.find(source)
+        self._title = source if source != str(self.theirs.id) else f"checkpoint {source}"
+        self._resolution = _known(resolution)
+        self._by_path = {os.fsencode(path): _known(each) for path, each in by_path.items()}
+        service.fs.flush()
+        self._paths = self._select(given(patterns, "merge"))
+
+    def _select(self, patterns: Sequence[bytes]) -> list[bytes]:
+        fs = self._service.fs
+        views = (fs.head, fs.view_of(self.theirs.epoch))
+        reason = f"neither checkpoint {self.theirs.id} nor the workspace has it"
+        with paths_known("merge", reason, named=b", ".join(patterns)):
+            return history.select(fs, views, patterns)
+
+    @property
+    def token(self) -> str:
+        return merge.token_for(self._service.fs, self.theirs, self._paths)
+
+    def plan(self) -> MergePlan:
+        labels = Labels(b"ours", b"base", os.fsencode(self._title))
+        fs = self._service.fs
+        return merge.plan_merge(fs, self.theirs, self._resolve, labels, self._paths)
+
+    def _resolve(self, conflict: Conflict) -> str:
+        return self._by_path.get(conflict.path, self._resolution)
+
+    def carry_out(self, plan: MergePlan, cause: Cause | None) -> Merged:
+        service, changed = self._service, Changed(set(), set())
+        # First: also if it fails, the kernel has to hear of it.
+        service.unannounced.changed.append(changed)
+        done = merge.merge(
+            service.fs,
+            self.theirs,
+            plan,
+            title=self._title,
+            whole=not self._paths,
+            changed=changed,
+            cause=cause,
+        )
+        service.fs.sync()
+        return done
+
+
+def _known(resolution: str) -> str:
+    if resolution and resolution not in RESOLUTIONS:
+        raise UsageError(
+            f"Cannot merge: {resolution!r} is no resolution of conflicts. Nothing was changed.",
+            hint=f"It is one of: {', '.join(RESOLUTIONS)}.",
+        )
+    return resolution
+
+
+def do_merge(
+    call: Call,
+    source: str,
+    paths: list[bytes] | None,
+    resolution: str,
+    resolutions: dict[str, str],
+    token: str,
+    dry_run: bool,
+) -> JsonObject:
+    merging = Merging(call.service, source, paths, resolution, resolutions)
+    with interrupts.stoppable():
+        if token and merging.token != token:
+            raise TreeMoved
+        plan = merging.plan()
+        found = _planned(merging, plan)
+    if dry_run or plan.unresolved or not plan:
+        return found
+    with nothing_in_the_way():
+        done = merging.carry_out(plan, call.cause)
+    return found | {
+        "changed": True,
+        "before": done.before.id,
+        "after": done.after.id,
+        "token": merging.token,
+    }
+
+
+def _planned(merging: Merging, plan: MergePlan) -> JsonObject:
+    added, modified, deleted = plan.paths()
+    return {
+        "checkpoint": merging.theirs.id,
+        "changed": False,
+        "before": None,
+        "after": None,
+        "token": merging.token,
+        "added_paths": wire.names(added),
+        "modified_paths": wire.names(modified),
+        "deleted_paths": wire.names(deleted),
+        "conflicts": [
+            _conflict(conflict, resolution)
+            for conflict, resolution in zip(plan.conflicts, plan.resolutions, strict=True)
+        ],
+    }
+
+
+def _conflict(conflict: Conflict, resolution: str) -> dict[str, Any]:
+    return {
+        "path": wire.names([conflict.path])[0],
+        "kind": conflict.kind,
+        "resolution": resolution or None,
+    }

@@ -1,0 +1,497 @@
+"""Merging: what both lines did, against plain expectations, and random lives against themselves."""
+
+from __future__ import annotations
+
+import random
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ckptfs import textmerge
+from ckptfs.history import checkpoints, merge, removal, undoable
+from ckptfs.history.checkpoints import Checkpoint, of_epoch
+from ckptfs.history.diff.changed import Changed
+from ckptfs.history.merge_steps import MARKERS, OURS, THEIRS, UNRESOLVED, MergePlan
+from ckptfs.history.undo import take_back
+from ckptfs.model import ROOT_INO
+from ckptfs.store import View, check
+from tests.history.edits import Edits
+from tests.history.random_edits import edit_at_random
+
+LABELS = textmerge.Labels(b"ours", b"base", b"theirs")
+
+Tree = dict[bytes, tuple[object, ...]]
+
+
+class Lines:
+    """A workspace with another line that parted from it: `theirs` is its state, once it is left."""
+
+    def __init__(self, edits: Edits) -> None:
+        self.edits = edits
+        self.base: View
+        self.theirs: Checkpoint
+
+    def part(self) -> None:
+        """From here on what is done is theirs."""
+        self.base = self.edits.save()
+
+    def come_back(self) -> None:
+        """From here on what is done is ours."""
+        self.theirs = self._checkpoint(self.edits.save())
+        self.edits.go_back(self.base)
+
+    def _checkpoint(self, view: View) -> Checkpoint:
+        found = of_epoch(self.edits.store, view.epoch)
+        assert found is not None
+        return found
+
+    def plan(self, resolution: str = UNRESOLVED, paths: tuple[bytes, ...] = ()) -> MergePlan:
+        return merge.plan_merge(self.edits.fs, self.theirs, lambda _: resolution, LABELS, paths)
+
+    def merge(self, resolution: str = UNRESOLVED) -> MergePlan:
+        plan = self.plan(resolution)
+        assert not plan.unresolved
+        changed = Changed(set(), set())
+        fs = self.edits.fs
+        merge.merge(fs, self.theirs, plan, title="theirs", whole=True, changed=changed)
+        assert check(self.edits.store) == []
+        return plan
+
+    def kinds(self, resolution: str = UNRESOLVED) -> set[tuple[bytes, str]]:
+        return {(found.path, found.kind) for found in self.plan(resolution).conflicts}
+
+    def tree(self, view: View | None = None) -> Tree:
+        fs = self.edits.fs
+        view = fs.head if view is None else view
+        found: Tree = {}
+        pending = [(b"", ROOT_INO)]
+        while pending:
+            path, ino = pending.pop()
+            for name, inode in fs.entries(view, ino):
+                below = path + b"/" + name if path else name
+                if inode.is_dir:
+                    found[below] = ("directory", inode.mode)
+                    pending.append((below, inode.ino))
+                elif inode.is_link:
+                    found[below] = ("link", inode.target)
+                else:
+                    data = bytes(fs.read(view, inode.ino, 0, inode.size))
+                    found[below] = ("file", inode.mode, data)
+        return found
+
+    def text(self, path: bytes) -> bytes:
+        inode = self.edits.at(path)
+        return bytes(self.edits.fs.read(self.edits.fs.head, inode.ino, 0, inode.size))
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Iterator[Lines]:
+    edits = Edits(tmp_path / "store")
+    yield Lines(edits)
+    edits.store.close()
+
+
+def numbered(*changes: tuple[int, bytes]) -> bytes:
+    """A text of ten lines, some of them changed."""
+    texts = {number: b"line %d\n" % number for number in range(10)}
+    return b"".join({**texts, **dict(changes)}.values())
+
+
+# -- what only one side changed --------------------------------------------------------------------
+
+
+def test_what_only_they_changed_is_taken_and_what_only_we_changed_stays(lines: Lines) -> None:
+    work = lines.edits
+    for name in ("theirs", "ours", "gone", "kept"):
+        work.put(name, name.encode())
+    work.mkdir("directory")
+    lines.part()
+    work.put("theirs", b"changed there")
+    work.remove("gone")
+    work.mkdir("directory/new")
+    work.put("directory/new/file", b"made there")
+    work.symlink("link", b"kept")
+    lines.come_back()
+    work.put("ours", b"changed here")
+    work.put("directory/mine", b"made here")
+    lines.merge()
+    assert lines.text(b"theirs") == b"changed there"
+    assert lines.text(b"ours") == b"changed here"
+    assert lines.text(b"directory/new/file") == b"made there"
+    assert lines.text(b"directory/mine") == b"made here"
+    assert work.at("link").target == b"kept"
+    assert b"gone" not in lines.tree()
+
+
+def test_lines_that_both_changed_apart_from_each_other_are_merged(lines: Lines) -> None:
+    lines.edits.put("text", numbered())
+    lines.part()
+    lines.edits.put("text", numbered((2, b"theirs\n")))
+    lines.come_back()
+    lines.edits.put("text", numbered((7, b"ours\n")))
+    lines.merge()
+    assert lines.text(b"text") == numbered((2, b"theirs\n"), (7, b"ours\n"))
+
+
+def test_what_they_put_into_a_directory_goes_where_we_moved_it(lines: Lines) -> None:
+    work = lines.edits
+    work.mkdir("old")
+    work.put("old/file", numbered())
+    lines.part()
+    work.put("old/added", b"there")
+    work.put("old/file", numbered((1, b"theirs\n")))
+    lines.come_back()
+    work.move("old", "new")
+    lines.merge()
+    assert lines.text(b"new/added") == b"there"
+    assert lines.text(b"new/file") == numbered((1, b"theirs\n"))
+    assert b"old" not in lines.tree()
+
+
+def test_a_file_that_they_moved_keeps_what_we_changed_in_it(lines: Lines) -> None:
+    work = lines.edits
+    work.mkdir("directory")
+    work.put("file", numbered())
+    lines.part()
+    work.move("file", "directory/moved")
+    lines.come_back()
+    work.put("file", numbered((4, b"ours\n")))
+    lines.merge()
+    assert lines.text(b"directory/moved") == numbered((4, b"ours\n"))
+    assert b"file" not in lines.tree()
+
+
+def test_names_that_they_exchanged_are_exchanged(lines: Lines) -> None:
+    work = lines.edits
+    work.put("a", b"a")
+    work.put("b", b"b")
+    lines.part()
+    work.move("a", "c")
+    work.move("b", "a")
+    work.move("c", "b")
+    lines.come_back()
+    lines.merge()
+    assert (lines.text(b"a"), lines.text(b"b")) == (b"b", b"a")
+    assert set(lines.tree()) == {b"a", b"b"}
+
+
+def test_a_directory_that_they_removed_stays_for_what_we_put_into_it(lines: Lines) -> None:
+    work = lines.edits
+    work.mkdir("directory")
+    work.put("directory/old", b"old")
+    lines.part()
+    work.remove("directory")
+    lines.come_back()
+    work.put("directory/ours", b"ours")
+    lines.merge()
+    assert set(lines.tree()) == {b"directory", b"directory/ours"}
+
+
+def test_a_directory_that_we_removed_comes_back_for_what_they_put_into_it(lines: Lines) -> None:
+    work = lines.edits
+    work.mkdir("directory")
+    work.put("directory/old", b"old")
+    lines.part()
+    work.put("directory/theirs", b"theirs")
+    lines.come_back()
+    work.remove("directory")
+    lines.merge()
+    assert set(lines.tree()) == {b"directory", b"directory/theirs"}
+
+
+def test_a_mode_of_theirs_and_bytes_of_ours_come_together(lines: Lines) -> None:
+    work = lines.edits
+    work.put("script", b"old", mode=0o644)
+    lines.part()
+    work.change("script", mode=stat.S_IFREG | 0o755)
+    lines.come_back()
+    work.put("script", b"new")
+    lines.merge()
+    assert (stat.S_IMODE(work.at("script").mode), lines.text(b"script")) == (0o755, b"new")
+
+
+def test_a_file_with_several_names_is_rewritten_under_all_of_them(lines: Lines) -> None:
+    work = lines.edits
+    work.put("one", b"old")
+    work.link("one", "two")
+    lines.part()
+    work.put("one", b"new")
+    lines.come_back()
+    lines.merge()
+    assert (lines.text(b"one"), lines.text(b"two"), work.at("one").nlink) == (b"new", b"new", 2)
+
+
+def test_one_name_of_several_that_they_replaced_leaves_the_others(lines: Lines) -> None:
+    work = lines.edits
+    work.put("one", b"old")
+    work.link("one", "two")
+    lines.part()
+    work.remove("one")
+    work.put("one", b"new")
+    lines.come_back()
+    lines.merge()
+    assert (lines.text(b"one"), lines.text(b"two")) == (b"new", b"old")
+
+
+def test_what_comes_by_a_merge_is_newer_than_what_was_built_here(lines: Lines) -> None:
+    work = lines.edits
+    work.put("source", b"old")
+    lines.part()
+    work.put("source", b"new")
+    work.put("added", b"new")
+    lines.come_back()
+    work.put("built", b"of the old source")
+    lines.merge()
+    assert work.at("source").mtime_ns > work.at("built").mtime_ns
+    assert work.at("added").mtime_ns > work.at("built").mtime_ns
+
+
+# -- conflicts -------------------------------------------------------------------------------------
+
+
+def conflict_content(lines: Lines) -> bytes:
+    lines.edits.put("it", numbered())
+    lines.part()
+    lines.edits.put("it", numbered((5, b"theirs\n")))
+    lines.come_back()
+    lines.edits.put("it", numbered((5, b"ours\n")))
+    return b"it"
+
+
+def test_a_conflict_changes_nothing_and_is_listed(lines: Lines) -> None:
+    path = conflict_content(lines)
+    before = lines.tree()
+    plan = lines.plan()
+    assert [(found.path, found.kind) for found in plan.unresolved] == [(path, "content")]
+    assert lines.tree() == before
+
+
+def test_markers_show_all_three_sides(lines: Lines) -> None:
+    path = conflict_content(lines)
+    lines.merge(MARKERS)
+    marked = b"<<<<<<< ours\nours\n||||||| base\nline 5\n=======\ntheirs\n>>>>>>> theirs\n"
+    assert lines.text(path) == numbered((5, marked))
+
+
+@pytest.mark.parametrize(("resolution", "wins"), [(OURS, b"ours\n"), (THEIRS, b"theirs\n")])
+def test_one_side_can_be_taken(lines: Lines, resolution: str, wins: bytes) -> None:
+    path = conflict_content(lines)
+    lines.merge(resolution)
+    assert lines.text(path) == numbered((5, wins))
+
+
+def test_what_is_no_text_is_never_marked_up(lines: Lines) -> None:
+    work = lines.edits
+    work.put("image", b"\0old")
+    lines.part()
+    work.put("image", b"\0theirs")
+    lines.come_back()
+    work.put("image", b"\0ours")
+    assert lines.kinds() == {(b"image", "binary")}
+    lines.merge(MARKERS)
+    assert (lines.text(b"image"), lines.text(b"image~theirs")) == (b"\0ours", b"\0theirs")
+
+
+def test_two_files_of_one_name_conflict_unless_they_are_alike(lines: Lines) -> None:
+    work = lines.edits
+    work.put("else", b"")
+    lines.part()
+    work.put("new", b"theirs\n")
+    work.put("same", b"same\n")
+    lines.come_back()
+    work.put("new", b"ours\n")
+    work.put("same", b"same\n")
+    assert lines.kinds() == {(b"new", "added")}
+    lines.merge(MARKERS)
+    assert b"ours\n" in lines.text(b"new") and b"theirs\n" in lines.text(b"new")
+
+
+@pytest.mark.parametrize(
+    ("resolution", "left"), [(OURS, set()), (THEIRS, {b"file"}), (MARKERS, {b"file"})]
+)
+def test_what_we_deleted_and_they_changed_is_a_conflict(
+    lines: Lines, resolution: str, left: set[bytes]
+) -> None:
+    lines.edits.put("file", b"old")
+    lines.part()
+    lines.edits.put("file", b"theirs")
+    lines.come_back()
+    lines.edits.remove("file")
+    assert lines.kinds() == {(b"file", "deleted here")}
+    lines.merge(resolution)
+    assert set(lines.tree()) == left
+
+
+@pytest.mark.parametrize(
+    ("resolution", "left"), [(OURS, {b"file"}), (THEIRS, set()), (MARKERS, {b"file"})]
+)
+def test_what_they_deleted_and_we_changed_is_a_conflict(
+    lines: Lines, resolution: str, left: set[bytes]
+) -> None:
+    lines.edits.put("file", b"old")
+    lines.part()
+    lines.edits.remove("file")
+    lines.come_back()
+    lines.edits.put("file", b"ours")
+    assert lines.kinds() == {(b"file", "deleted there")}
+    lines.merge(resolution)
+    assert set(lines.tree()) == left
+
+
+@pytest.mark.parametrize(("resolution", "name"), [(OURS, b"ours"), (THEIRS, b"theirs")])
+def test_two_new_names_for_one_file_are_a_conflict(
+    lines: Lines, resolution: str, name: bytes
+) -> None:
+    lines.edits.put("file", b"old")
+    lines.part()
+    lines.edits.move("file", "theirs")
+    lines.come_back()
+    lines.edits.move("file", "ours")
+    assert lines.kinds() == {(b"ours", "renamed")}
+    lines.merge(resolution)
+    assert set(lines.tree()) == {name}
+
+
+def test_directories_that_would_be_in_each_other_stay_where_they_are(lines: Lines) -> None:
+    work = lines.edits
+    work.mkdir("a")
+    work.mkdir("b")
+    lines.part()
+    work.move("a", "b/a")
+    lines.come_back()
+    work.move("b", "a/b")
+    assert {kind for _, kind in lines.kinds()} == {"renamed"}
+    lines.merge(THEIRS)
+    assert set(lines.tree()) == {b"a", b"a/b"}
+
+
+@pytest.mark.parametrize("resolution", [OURS, THEIRS, MARKERS])
+def test_a_file_that_became_a_directory_there_and_changed_here(
+    lines: Lines, resolution: str
+) -> None:
+    work = lines.edits
+    work.put("it", b"old")
+    lines.part()
+    work.remove("it")
+    work.mkdir("it")
+    work.put("it/file", b"theirs")
+    lines.come_back()
+    work.put("it", b"ours")
+    assert (b"it", "type") in lines.kinds()
+    lines.merge(resolution)
+    tree = lines.tree()
+    if resolution == THEIRS:
+        assert tree[b"it/file"][2] == b"theirs"
+    else:
+        assert tree[b"it"][2] == b"ours"
+    if resolution == MARKERS:
+        assert tree[b"it~theirs/file"][2] == b"theirs"
+
+
+# -- again, and back -------------------------------------------------------------------------------
+
+
+def test_a_second_merge_takes_only_what_is_new(lines: Lines) -> None:
+    path = conflict_content(lines)
+    lines.merge(OURS)
+    again = lines.plan()
+    assert not again and not again.conflicts
+    work = lines.edits
+    ours, before = lines.base, lines.theirs
+    lines.base = work.save()
+    # Their line goes on.
+    work.go_back(work.fs.view_of(before.epoch))
+    work.put("new", b"new")
+    lines.theirs = lines._checkpoint(work.save())
+    work.go_back(lines.base)
+    assert ours.epoch != lines.base.epoch
+    plan = lines.merge()
+    assert [step.path for step in plan.makes] == [b"new"]
+    assert lines.text(path) == numbered((5, b"ours\n"))
+
+
+def test_a_merge_is_undone_and_then_counts_for_nothing(lines: Lines) -> None:
+    conflict_content(lines)
+    before = lines.tree()
+    lines.merge(THEIRS)
+    entry = undoable(lines.edits.fs)
+    assert entry is not None and entry.kind == "merge"
+    take_back(lines.edits.fs, entry, "undo", changed=Changed(set(), set()))
+    assert lines.tree() == before
+    assert lines.kinds() == {(b"it", "content")}
+
+
+def test_a_merge_is_remembered_when_its_checkpoints_are_deleted(lines: Lines) -> None:
+    conflict_content(lines)
+    lines.merge(OURS)
+    work = lines.edits
+    theirs = lines.theirs.epoch
+    merged = [each for each in checkpoints(work.store) if each.epoch != theirs]
+    removal.delete(work.fs, merged)
+    removal.reap(work.fs)
+    assert not lines.plan().conflicts
+
+
+# -- against git, and against itself ---------------------------------------------------------------
+
+
+def test_texts_are_merged_as_git_does(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    conflicts = 0
+    for _ in range(150):
+        base = [b"line %d\n" % number for number in range(rng.randint(0, 25))]
+        sides = [b"".join(each) for each in (base, _edited(rng, base), _edited(rng, base))]
+        for name, data in zip(("base", "ours", "theirs"), sides, strict=True):
+            (tmp_path / name).write_bytes(data)
+        labels = ("-L", "ours", "-L", "base", "-L", "theirs")
+        command = ["git", "merge-file", "-p", "--zdiff3", *labels, "ours", "base", "theirs"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True)
+        chunks = textmerge.merge(*sides)
+        assert textmerge.has_conflicts(chunks) == (done.returncode != 0)
+        assert textmerge.text_of(chunks, LABELS) == done.stdout
+        conflicts += textmerge.has_conflicts(chunks)
+    assert 20 < conflicts < 130
+
+
+def _edited(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    lines = list(lines)
+    for _ in range(rng.randint(0, 3)):
+        at = rng.randint(0, len(lines))
+        kind = rng.random()
+        if kind < 0.4:
+            lines[at:at] = [b"new %d\n" % rng.randint(0, 30) for _ in range(rng.randint(1, 3))]
+        elif kind < 0.7:
+            del lines[at : at + rng.randint(1, 3)]
+        else:
+            lines[at : at + 1] = [b"changed %d\n" % rng.randint(0, 5)]
+    return lines
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_lines_are_merged(lines: Lines, seed: int) -> None:
+    rng = random.Random(seed)
+    work = lines.edits
+    edit_at_random(work, rng, 25, b"base")
+    lines.part()
+    base = lines.tree()
+    edit_at_random(work, rng, rng.randint(0, 8), b"theirs")
+    lines.come_back()
+    theirs = lines.tree(work.fs.view_of(lines.theirs.epoch))
+    edit_at_random(work, rng, 0 if seed % 4 == 0 else rng.randint(0, 8), b"ours")
+    ours = lines.tree()
+    conflicts = lines.plan().unresolved
+    assert lines.tree() == ours
+    lines.merge(rng.choice([OURS, THEIRS, MARKERS]))
+    if ours == base:
+        assert not conflicts and lines.tree() == theirs
+    if theirs == base:
+        assert lines.tree() == ours
+    again = lines.plan()
+    assert not again and not again.conflicts
+    entry = undoable(work.fs)
+    assert entry is not None
+    take_back(work.fs, entry, "undo", changed=Changed(set(), set()))
+    assert lines.tree() == ours

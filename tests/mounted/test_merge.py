@@ -1,0 +1,142 @@
+"""`ckptfs merge` in a mounted workspace, as programs see it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import Workspace, succeed, workspace
+
+CONFLICT = 90
+
+
+@pytest.fixture
+def work() -> Iterator[Workspace]:
+    with workspace("--no-write-back", "--auto", "off") as made:
+        yield made
+
+
+def write(work: Workspace, **files: str) -> None:
+    for name, text in files.items():
+        (work.path / name).write_text(text)
+
+
+def save(work: Workspace) -> str:
+    return str(json.loads(succeed(work.cli("save", "--json", "-w", work.path)).stdout)["id"])
+
+
+def part(work: Workspace, theirs: dict[str, str], ours: dict[str, str]) -> str:
+    """Two lines from where the workspace is; the checkpoint of theirs."""
+    base = save(work)
+    write(work, **theirs)
+    there = save(work)
+    succeed(work.cli("restore", base, "--force", "-w", work.path))
+    write(work, **ours)
+    return there
+
+
+def lines(**changed: str) -> str:
+    texts = {f"l{number}": f"line {number}" for number in range(9)}
+    return "\n".join({**texts, **changed}.values()) + "\n"
+
+
+def merge(work: Workspace, *words: str) -> subprocess.CompletedProcess[str]:
+    return work.cli("merge", *words, "-w", work.path)
+
+
+def test_programs_see_what_was_merged_at_once(work: Workspace) -> None:
+    write(work, text=lines(), other="old")
+    there = part(work, {"text": lines(l1="theirs"), "new": "new"}, {"text": lines(l7="ours")})
+    assert (work.path / "text").read_text() == lines(l7="ours")  # the kernel has it cached
+    with pytest.raises(FileNotFoundError):
+        (work.path / "new").stat()
+    done = succeed(merge(work, there))
+    assert done.stdout.startswith(f"Merged {there}: 2 paths changed. `ckptfs undo`")
+    assert (work.path / "text").read_text() == lines(l1="theirs", l7="ours")
+    assert (work.path / "new").read_text() == "new"
+    assert sorted(os.listdir(work.path)) == ["new", "other", "text"]
+    succeed(work.cli("undo", "--force", "-w", work.path))
+    assert (work.path / "text").read_text() == lines(l7="ours")
+    assert sorted(os.listdir(work.path)) == ["other", "text"]
+
+
+def test_conflicts_change_nothing_and_have_an_exit_code(work: Workspace) -> None:
+    write(work, text=lines())
+    there = part(work, {"text": lines(l4="theirs"), "new": ""}, {"text": lines(l4="ours")})
+    count = len(os.listdir(work.path / ".checkpoints"))
+    done = merge(work, there)
+    assert done.returncode == CONFLICT
+    assert "! text  (both changed the same lines)" in done.stdout
+    record = json.loads(merge(work, there, "--json").stdout)
+    assert record["conflicts"] == [{"path": "text", "kind": "content", "resolution": None}]
+    assert record["changed"] is False
+    assert (work.path / "text").read_text() == lines(l4="ours")
+    assert not (work.path / "new").exists()
+    assert len(os.listdir(work.path / ".checkpoints")) == count
+
+
+def test_markers_are_those_of_git(work: Workspace, tmp_path: Path) -> None:
+    write(work, text=lines())
+    there = part(work, {"text": lines(l4="theirs")}, {"text": lines(l4="ours")})
+    for name, text in (("o", lines()), ("a", lines(l4="ours")), ("b", lines(l4="theirs"))):
+        (tmp_path / name).write_text(text)
+    labels = ("-L", "ours", "-L", "base", "-L", f"checkpoint {there}")
+    command = ["git", "merge-file", "-p", "--zdiff3", *labels, "a", "o", "b"]
+    wanted = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    succeed(merge(work, there, "--markers"))
+    assert (work.path / "text").read_text() == wanted
+
+
+def test_a_merge_by_paths_leaves_the_rest_for_the_next(work: Workspace) -> None:
+    write(work, a="old", b="old")
+    there = part(work, {"a": "theirs", "b": "theirs"}, {})
+    done = work.cli("merge", there, work.path / "a", "-w", work.path)
+    succeed(done)
+    assert ((work.path / "a").read_text(), (work.path / "b").read_text()) == ("theirs", "old")
+    succeed(merge(work, there))
+    assert (work.path / "b").read_text() == "theirs"
+    assert merge(work, there).stdout.startswith("Nothing to merge")
+
+
+def test_a_token_refuses_what_was_written_meanwhile(work: Workspace) -> None:
+    write(work, a="old")
+    there = part(work, {"a": "theirs"}, {})
+    token = json.loads(succeed(merge(work, there, "--dry-run", "--json")).stdout)["token"]
+    write(work, b="meanwhile")
+    done = merge(work, there, "--if-unchanged", token)
+    assert done.returncode == 46
+    assert (work.path / "a").read_text() == "old"
+    token = json.loads(succeed(merge(work, there, "--dry-run", "--json")).stdout)["token"]
+    succeed(merge(work, there, "--if-unchanged", token))
+    assert ((work.path / "a").read_text(), (work.path / "b").read_text()) == ("theirs", "meanwhile")
+
+
+def test_a_program_that_has_a_file_open_sees_what_was_merged(work: Workspace) -> None:
+    write(work, text=lines())
+    there = part(work, {"text": lines(l1="theirs")}, {})
+    with (work.path / "text").open("r+") as file:
+        assert file.read() == lines()
+        succeed(merge(work, there))
+        file.seek(0)
+        assert file.read() == lines(l1="theirs")
+
+
+def test_git_finds_the_merged_tree_in_order(work: Workspace) -> None:
+    path = work.path
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(path)]
+    subprocess.run(["git", "init", "-q", str(path)], check=True)
+    write(work, text=lines())
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "base"], check=True)
+    there = part(work, {"text": lines(l1="theirs")}, {"text": lines(l7="ours")})
+    succeed(merge(work, there))
+    shown = subprocess.run(
+        [*git, "diff", "--stat"], check=True, capture_output=True, text=True
+    ).stdout
+    assert "1 file changed, 2 insertions(+), 2 deletions(-)" in shown
+    assert subprocess.run([*git, "fsck", "--strict"], capture_output=True).returncode == 0
