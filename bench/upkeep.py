@@ -2,6 +2,7 @@
 files, and how much room a day's work takes.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
