@@ -292,8 +292,7 @@ def _stored(store: Store, content: ContentId, *, is_live: bool) -> list[Stored]:
     """The blocks that checkpoints have of a content, newest first."""
     heads = [head.bare for head in store.heads.values()]
     open_epochs = {head.suffix for head in heads}
-    if store.excluded is not None:
-        open_epochs.add(store.excluded.suffix)
+    open_epochs.update(view.suffix for view in store.excluded_views.values())
     found: list[Stored] = []
     versions = store.blockmap.versions(pack_u64(content))
     for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
