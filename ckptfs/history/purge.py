@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.errors import Interrupted
-from ckptfs.fs import Filesystem
+from ckptfs.fs import Filesystem, filesystems
 from ckptfs.history import removal
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.changed import Changed
@@ -40,6 +40,7 @@ from ckptfs.store.format import (
     dirent_entity,
     epoch_of,
     link_place,
+    orphan_key,
     pack_inode,
     pack_u64,
     unpack_inode,
@@ -356,19 +357,24 @@ class _Remover:
         self._changed.entries.update(places)
         self._changed.inodes.add(ino)
         self.removed.add(ino)
-        _forget(self._fs, ino)
+        for fs in filesystems(store):
+            _forget(fs, ino)
+        for line in store.heads:
+            store.orphans.delete(orphan_key(ino, line))
 
     def _uncount(self, ino: Ino, versions: list[tuple[Epoch, bytes]], parents: set[Ino]) -> None:
         """Correct the link counts of directories that a doomed one is or was in."""
-        if ino in self._fs.exclusion.borders:
-            self._fs.exclusion.drop(ino)
+        for fs in filesystems(self._store):
+            if ino in fs.exclusion.borders:
+                fs.exclusion.drop(ino)
         for parent in parents - {Ino(0)}:
             directories = inode_versions(self._store, parent)
             for epoch, record in directories:
                 seen = self._tree.seen(versions, epoch)
                 if record and seen and _is_in(unpack_inode(ino, seen), parent):
                     directory = unpack_inode(parent, record)
-                    self._fs.changing(parent)
+                    for fs in filesystems(self._store):
+                        fs.changing(parent)
                     less = pack_inode(directory._replace(nlink=directory.nlink - 1))
                     self._store.inodes.put(_at_epoch(self._store, epoch), pack_u64(parent), less)
             seen = self._tree.seen(versions, EXCLUDED_EPOCH)
@@ -453,7 +459,6 @@ def _forget(fs: Filesystem, ino: Ino) -> None:
     fs.changing(ino)
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)
-    fs.store.orphans.delete(pack_u64(ino))
 
 
 def _elsewhere(store: Store, pieces: set[bytes]) -> Steps[list[bytes]]:
