@@ -85,6 +85,8 @@ class Checkpoint:
     cause: dict[str, Any] = field(default_factory=dict)
     #: The names of the state documents it carries.
     state: tuple[str, ...] = ()
+    #: What was run there: command, exit_code, duration_ms, time_ns; the last one last.
+    runs: tuple[JsonObject, ...] = ()
     #: Whether `save` took it just now; False if nothing had changed and it is the last one.
     created: bool = True
     _files: Callable[[], list[str]] | None = field(default=None, repr=False, compare=False)
@@ -264,6 +266,7 @@ def checkpoint_of(record: JsonObject, files: Callable[[], list[str]] | None = No
         pinned=record["pinned"],
         cause={key: value for key, value in record["cause"].items() if value},
         state=tuple(record.get("state_names", ())),
+        runs=tuple(record.get("runs", ())),
         created=record.get("changed", True),
         _files=files,
     )

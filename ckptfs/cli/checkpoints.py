@@ -122,6 +122,8 @@ def _lines(checkpoints: list[JsonObject]) -> list[str]:
 def _line(checkpoint: JsonObject, counts: str) -> str:
     moment = output.time_text(checkpoint["time_ns"])
     words = [checkpoint["message"] + _ended(checkpoint)]
+    if checkpoint["runs"]:
+        words.append(_run_text(checkpoint["runs"][-1], checkpoint["message"]))
     if checkpoint["tag"]:
         words.insert(0, f"[{checkpoint['tag']}]")
     if checkpoint["pinned"]:
@@ -140,6 +142,18 @@ def _ended(checkpoint: JsonObject) -> str:
     """How the tool ended that it was taken before, if it did not end well."""
     result = checkpoint["metadata"].get("result", "ok")
     return "" if result == "ok" else f"; {result}"
+
+
+def _run_text(run: JsonObject, message: str) -> str:
+    """How the last command ended that was run there, and how long it took."""
+    code = run["exit_code"]
+    how = "ok" if code == 0 else f"exit code {code}"
+    took = output.duration_text(run["duration_ms"])
+    command = run["command"]
+    if command in message:
+        return f"({how}, {took})"
+    short = command if len(command) <= _WHO_MAX else command[: _WHO_MAX - 1] + "…"
+    return f"({short}: {how}, {took})"
 
 
 def _who(checkpoint: JsonObject) -> str:

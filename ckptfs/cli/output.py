@@ -158,6 +158,16 @@ def time_text(time_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_ns // 1_000_000_000))
 
 
+def duration_text(milliseconds: int) -> str:
+    """How long something took."""
+    if milliseconds < 1000:
+        return f"{milliseconds} ms"
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
 @contextmanager
 def progress(text: str, unit: str = "files") -> Iterator[Show | None]:
     """A bar on stderr while something long runs; None if stderr is no terminal."""

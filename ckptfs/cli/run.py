@@ -50,6 +50,7 @@ def run(args: Namespace) -> int:
     typed = quoted(args.words)[:_COMMAND_MAX]
     command = shown(typed)
     before = _before(workspace, typed)
+    started = time.monotonic()
     try:
         code = supervise(args.words)
     except OSError as error:
@@ -61,8 +62,9 @@ def run(args: Namespace) -> int:
         _say(args, record, f"ckptfs: {output.safe(message)}")
         _release(workspace, before)
         return code
+    took_ms = int((time.monotonic() - started) * 1000)
     try:
-        _after(args, workspace, typed, before, code)
+        _after(args, workspace, typed, before, code, took_ms)
     except CkptfsError as error:
         if args.json:
             record = _record(command, code, before, None) | {"error": error.record()}
@@ -130,10 +132,17 @@ def _release(workspace: Workspace, before: JsonObject) -> None:
 
 
 def _after(
-    args: Namespace, workspace: Workspace, typed: str, before: JsonObject, code: int
+    args: Namespace,
+    workspace: Workspace,
+    typed: str,
+    before: JsonObject,
+    code: int,
+    took_ms: int,
 ) -> None:
     with open_workspace(workspace) as session:
         after = _mark(session, "after", typed, exit_code=str(code))
+        ended = {"ran": typed, "exit_code": code, "duration_ms": took_ms}
+        session.call("ran", {"checkpoint": str(after["id"]), **ended})
         asked = {"older": str(before["id"]), "newer": str(after["id"])}
         found = session.call("diff", asked)
         record = _record(shown(typed), code, before, after["id"])

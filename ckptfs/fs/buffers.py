@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.store import blockmap
-from ckptfs.store.blocks import Edit
+from ckptfs.store.blocks import Buffer, Edit
 from ckptfs.store.format import block_entity, inode_entity, pack_inode, unpack_u64
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ckptfs.store.pending import Read
 
 #: How many partial blocks, new entries, and dirty inodes of a view wait at most.
-PARTIAL_MAX = 256
+PARTIAL_MAX = 512
 _ENTRIES_MAX = 4096
 DIRTY_MAX = 4096
 #: With more dirty inodes it is not worth the while to look which of them the journal has.
@@ -55,6 +55,7 @@ class PartialBlock:
         "inode",
         "logged",
         "number",
+        "stopped_at",
         "unlogged",
         "view",
     )
@@ -68,6 +69,8 @@ class PartialBlock:
         self._key = key
         self._start, self._stop = _NOWHERE
         self._length = len(data)
+        #: Where the last piece ended.
+        self.stopped_at = 0
         #: The range that was written since the last sync, and how many fragments syncs have logged.
         self.unlogged = _NOWHERE
         self.logged = 0
@@ -85,6 +88,10 @@ class PartialBlock:
     def edit(self) -> Edit | None:
         return Edit(self._key, self._start, self._stop) if self._key else None
 
+    def has_dirty(self, start: int, stop: int) -> bool:
+        """Whether all of a range differs from what is stored, or lies between what does."""
+        return self._start <= start and stop <= self._stop
+
     def put(self, start: int, piece: memoryview) -> int:
         """Write a piece; return by how much the data grew."""
         data = self.data
@@ -100,6 +107,7 @@ class PartialBlock:
         if stop > self._stop:
             self._stop = stop
         self.unlogged = min(self.unlogged[0], start), max(self.unlogged[1], stop)
+        self.stopped_at = stop
         return len(data) - end
 
 
@@ -110,29 +118,36 @@ class PartialBlocks:
     def __init__(self, store: Store, head: Callable[[], View]) -> None:
         self._store = store
         self._head = head
-        self._files: dict[Ino, dict[int, PartialBlock]] = {}
+        #: The compiled server looks here, too.
+        self.files: dict[Ino, dict[int, PartialBlock]] = {}
         self._count = 0
         #: Those of which the journal does not have everything.
         self._unlogged: dict[PartialBlock, None] = {}
 
     def __contains__(self, ino: Ino) -> bool:
-        return ino in self._files
+        return ino in self.files
 
     def __len__(self) -> int:
         return self._count
 
     def _all(self) -> Iterator[PartialBlock]:
         """File by file, the one that has been here for longest first."""
-        return (block for blocks in self._files.values() for block in blocks.values())
+        return (block for blocks in self.files.values() for block in blocks.values())
 
     def get(self, ino: Ino, number: int) -> PartialBlock | None:
-        blocks = self._files.get(ino)
+        blocks = self.files.get(ino)
         return blocks.get(number) if blocks else None
+
+    def has_dirty(self, ino: Ino, offset: int, data: Buffer) -> bool:
+        """Whether these bytes replace some that wait here."""
+        number, start = divmod(offset, BLOCK_SIZE)
+        block = self.get(ino, number)
+        return block is not None and block.has_dirty(start, start + len(data))
 
     def add(self, block: PartialBlock) -> None:
         if self._count >= PARTIAL_MAX:
             self.flush_block(next(self._all()))
-        self._files.setdefault(block.inode.ino, {})[block.number] = block
+        self.files.setdefault(block.inode.ino, {})[block.number] = block
         self._count += 1
 
     def put(self, block: PartialBlock, start: int, piece: memoryview) -> int:
@@ -143,17 +158,17 @@ class PartialBlocks:
     def drop(self, block: PartialBlock) -> None:
         """Forget a block that is in the transaction, or that a whole one replaces."""
         inode = block.inode
-        blocks = self._files[inode.ino]
+        blocks = self.files[inode.ino]
         del blocks[block.number]
         if not blocks:
-            del self._files[inode.ino]
+            del self.files[inode.ino]
         self._count -= 1
         self._unlogged.pop(block, None)
         self._store.fragments.withdraw(inode, block.number, block.logged)
 
     def drop_file(self, ino: Ino) -> None:
         """Forget the blocks of a file that goes."""
-        for block in list(self._files.get(ino, {}).values()):
+        for block in list(self.files.get(ino, {}).values()):
             self.drop(block)
 
     def flush(self) -> None:
@@ -162,7 +177,7 @@ class PartialBlocks:
 
     def flush_file(self, ino: Ino) -> None:
         """Flush the blocks of one file, for a reader of its block map."""
-        for block in list(self._files.get(ino, {}).values()):
+        for block in list(self.files.get(ino, {}).values()):
             self.flush_block(block)
 
     def flush_block(self, block: PartialBlock) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
@@ -42,46 +42,56 @@ _ZEROS = bytes(BLOCK_SIZE)
 _BLOCK_RECORDS = 4
 
 
+#: An offset, and the bytes that are written there.
+Piece = tuple[int, Buffer]
+
 # -- writing ---------------------------------------------------------------------------------------
 
 
 def write(
+    fs: Filesystem, view: View, ino: Ino, offset: int, data: Buffer, *, keep_set_id: bool = True
+) -> int:
+    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits."""
+    write_pieces(fs, view, ino, ((offset, data),), keep_set_id=keep_set_id)
+    return len(data)
+
+
+def write_pieces(
     fs: Filesystem,
     view: View,
     ino: Ino,
-    offset: int,
-    data: Buffer,
+    pieces: Sequence[Piece],
     *,
     keep_set_id: bool = True,
     now_ns: int | None = None,
-) -> int:
-    """Write at ``offset``. Unless the writer may keep them, the file loses its set-id bits.
-    ``now_ns`` is for a write that was acknowledged before."""
+) -> None:
+    """Several writes to a file, one after the other. ``now_ns`` is for those that were acknowledged
+    before."""
     view.require_writable()
-    end = offset + len(data)
-    if offset < 0:
+    end = max([offset + len(data) for offset, data in pieces])
+    if min([offset for offset, _ in pieces]) < 0:
         raise OSError(errno.EINVAL, "negative offset")
     require_size(end)
     if view.excluded is not None:
         view = home_of(fs, view, ino)
     inode = inodes.load(fs, view, ino)
     inodes.require_file(inode)
-    if not data:
-        return 0
-    fs.store.charge(len(data))
+    if not any(data for _, data in pieces):
+        return
+    # What waits already is overwritten in memory, and stored once.
+    new = [piece for piece in pieces if not fs.partial.has_dirty(ino, *piece)]
+    fs.store.charge(sum([len(data) for _, data in new]))
     sign_late(fs, ino)
     if inode.content == NO_CONTENT:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
     else:
-        # A write to a part of a block whose rest is damaged is refused before anything changes.
-        for place in (offset, end):
-            if place % BLOCK_SIZE:
-                _partial_block(fs, view, inode, place // BLOCK_SIZE)
+        _require_whole(fs, view, inode, new)
     now = fs.clock() if now_ns is None else now_ns
     allocated = inode.allocated
     try:
-        for growth in _scatter(fs, view, inode, offset, memoryview(data)):
-            allocated += growth
+        for offset, data in pieces:
+            for growth in _scatter(fs, view, inode, offset, memoryview(data)):
+                allocated += growth
     finally:
         # Also if one of the blocks could not be written: those before it are.
         inode = inode._replace(
@@ -92,7 +102,14 @@ def write(
             ctime_ns=now,
         )
         inodes.save(fs, view, inode)
-    return len(data)
+
+
+def _require_whole(fs: Filesystem, view: View, inode: Inode, pieces: Sequence[Piece]) -> None:
+    """A write to a part of a block whose rest is damaged is refused before anything changes."""
+    for offset, data in pieces:
+        for place in (offset, offset + len(data)):
+            if place % BLOCK_SIZE:
+                _partial_block(fs, view, inode, place // BLOCK_SIZE)
 
 
 def require_size(size: int) -> None:
@@ -137,10 +154,11 @@ def _write_part(
     fs: Filesystem, view: View, inode: Inode, number: int, start: int, piece: memoryview
 ) -> int:
     block = _partial_block(fs, view, inode, number)
+    is_in_order = block.stopped_at == start
     grown = fs.partial.put(block, start, piece)
     # Who fills one block after the other is done with it. Who syncs in between may not be, and then
-    # the journal has its pieces.
-    if start + len(piece) == BLOCK_SIZE and not block.logged:
+    # the journal has its pieces; nor is who writes here and there.
+    if start + len(piece) == BLOCK_SIZE and is_in_order and not block.logged:
         fs.partial.flush_block(block)
     return grown
 

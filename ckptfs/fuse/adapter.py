@@ -21,13 +21,12 @@ from typing import Any, ParamSpec, TypeVar
 import pyfuse3
 from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, SetattrFields
 
-from ckptfs.errors import CkptfsError
 from ckptfs.fs import Filesystem
 from ckptfs.fs.inodes import without_set_id
 from ckptfs.fuse.control_files import Connect, is_connection, is_control, refuse
 from ckptfs.fuse.hooks import Guard, HistoryHooks, MountOptions, unguarded
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, base_of
-from ckptfs.fuse.requests import Requests, errno_of
+from ckptfs.fuse.requests import Requests, errno_of, errno_of_refusal
 from ckptfs.model import NAME_MAX, Attributes, Ino, Inode
 from ckptfs.store.blocks import Buffer
 
@@ -45,9 +44,6 @@ _IO_SIZE = 65_536
 
 #: How old the kernel's "now" may be, by its slowest timer and a busy moment.
 _TICK_NS = 20_000_000
-
-#: Free inodes that statfs reports: numbers are never used up.
-_FREE_INODES = 1 << 40
 
 
 def is_awaited(record: logging.LogRecord) -> bool:
@@ -78,11 +74,8 @@ def refusals(number: int) -> Iterator[None]:
         yield
     except FUSEError:
         raise
-    except CkptfsError as error:
-        log.info("refused: %s", error)
-        raise FUSEError(number) from None
     except Exception as error:  # noqa: BLE001 - the edge
-        raise FUSEError(errno_of(error, "history")) from None
+        raise FUSEError(errno_of_refusal(error, number)) from None
 
 
 def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
@@ -151,7 +144,6 @@ class Operations(pyfuse3.Operations):
     ) -> None:
         super().__init__()
         self._fs = fs
-        self._xattrs = options.xattrs
         self._history = history
         self.requests = Requests(fs, options, guard or unguarded(), connect)
         #: Who opened a file as it is for writing, until it is written, and who opened a control
@@ -296,14 +288,14 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def statfs(self, ctx: RequestContext) -> pyfuse3.StatvfsData:
-        disk = self._fs.store.statvfs()
+        disk, files, free = self.requests.statfs()
         answer = pyfuse3.StatvfsData()
         answer.f_bsize = answer.f_frsize = disk.f_frsize
         answer.f_blocks = disk.f_blocks
         answer.f_bfree = disk.f_bfree
         answer.f_bavail = disk.f_bavail
-        answer.f_files = self._fs.head.inodes + _FREE_INODES
-        answer.f_ffree = answer.f_favail = _FREE_INODES
+        answer.f_files = files
+        answer.f_ffree = answer.f_favail = free
         answer.f_namemax = NAME_MAX
         return answer
 
@@ -407,39 +399,18 @@ class Operations(pyfuse3.Operations):
 
     # -- extended attributes ----------------------------------------------------------------------
 
-    def _require_xattrs(self) -> None:
-        if not self._xattrs:
-            # The kernel then stops asking, for this mount.
-            raise FUSEError(errno.ENOSYS)
-
     @handler
     def getxattr(self, node: int, name: bytes, ctx: RequestContext) -> bytes:
-        self._require_xattrs()
-        if node >= HISTORY:
-            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-        view, ino, _ = self.requests.nodes.place(node)
-        return self._fs.getxattr(view, ino, name)
+        return self.requests.getxattr(node, name)
 
     @handler
     def listxattr(self, node: int, ctx: RequestContext) -> list[bytes]:
-        self._require_xattrs()
-        if node >= HISTORY:
-            return []
-        view, ino, _ = self.requests.nodes.place(node)
-        return self._fs.listxattr(view, ino)
+        return self.requests.listxattr(node)
 
     @handler
     def setxattr(self, node: int, name: bytes, value: bytes, ctx: RequestContext) -> None:
-        self._require_xattrs()
-        self.requests.before(ctx.pid, None, node)
-        view, ino, _ = self.requests.at(node)
-        self._fs.setxattr(view, ino, name, value)
-        self.requests.redescribed(ino)
+        self.requests.setxattr(node, name, value, ctx.pid)
 
     @handler
     def removexattr(self, node: int, name: bytes, ctx: RequestContext) -> None:
-        self._require_xattrs()
-        self.requests.before(ctx.pid, None, node)
-        view, ino, _ = self.requests.at(node)
-        self._fs.removexattr(view, ino, name)
-        self.requests.redescribed(ino)
+        self.requests.removexattr(node, name, ctx.pid)

@@ -147,12 +147,19 @@ class RequestWaiter:
         self._server = server
         self._latency = latency
         #: The descriptor of the requests; the same, and the one on which other tasks are called.
-        self._poll = self._both = select.poll().poll
+        self._requests = select.poll()
+        self._poll = self._both = self._requests.poll
         self._fd = self._calls = -1
         self._turn_ns = 0
         self._others: _Others
         #: Whether others are at work: then requests are answered, but not waited for.
         self._busy = False
+        #: Readable while any mount has a request, once there is more than one.
+        self._any: select.epoll | None = None
+        #: Ends a sleep for the mounts that there were when it began.
+        self._sleep = trio.CancelScope()
+        #: Called when the mount of a companion has ended.
+        self.ended: Callable[[], None] = lambda: None
 
     def requests(self) -> int:
         """How often there was something to read."""
@@ -177,6 +184,8 @@ class RequestWaiter:
         spin_ns = 0 if self._busy else SPIN_NS
         if server is not None and server.hooked():
             outcome: int = server.serve(fd, spin_ns, turn_ns, self._calls)
+            if outcome == server.ENDED:
+                self.ended()
             return bool(outcome == server.LEFT)
         now = monotonic_ns()
         if now > turn_ns or not (self._poll(0) or self._look(now + spin_ns, turn_ns)):
@@ -206,7 +215,9 @@ class RequestWaiter:
             if quiet:
                 if self._latency is not None:
                     self._latency.relax()
-                await trio.lowlevel.wait_readable(fd)
+                with self._sleep:
+                    await trio.lowlevel.wait_readable(self._any or fd)
+                self._sleep = trio.CancelScope()
             else:
                 await trio.lowlevel.checkpoint()
             self._busy = self._others.at_work(task)
@@ -222,6 +233,15 @@ class RequestWaiter:
             if came >= ROW and self._latency is not None:
                 self._latency.hold()
 
+    def follow(self, companions: int) -> None:
+        """Wake up for this descriptor, too: it is readable while a companion has a request."""
+        if self._any is None:
+            self._any = select.epoll()
+            self._any.register(self._fd, select.EPOLLIN)
+            self._any.register(companions, select.EPOLLIN)
+            self._requests.register(companions, select.POLLIN)
+            self._sleep.cancel()
+
     def _watch(self, fd: int) -> None:
         requests, both = select.poll(), select.poll()
         self._fd, self._calls = fd, _trios_own()
@@ -229,6 +249,7 @@ class RequestWaiter:
         both.register(fd, select.POLLIN)
         if self._calls >= 0:
             both.register(self._calls, select.POLLIN)
+        self._requests = requests
         self._poll, self._both = requests.poll, both.poll
         self._others = _Others()
         trio.lowlevel.add_instrument(self._others)
@@ -252,15 +273,15 @@ def stand_in(waiter: RequestWaiter) -> types.SimpleNamespace:
 
 def install(
     turn: Callable[[], None], server: CompiledServer | None, latency: Latency
-) -> Callable[[], int]:
-    """Put the stand-in into pyfuse3; return a function that counts the requests.
+) -> RequestWaiter:
+    """Put the stand-in into pyfuse3; return what waits for requests.
 
     ``turn`` is called whenever the requests pause, and every two milliseconds when they do not.
     """
     waiter = RequestWaiter(turn, server, latency)
     pyfuse3.trio = stand_in(waiter)  # type: ignore[attr-defined]
     _installed.append(waiter)
-    return waiter.requests
+    return waiter
 
 
 #: pyfuse3 serves one mount in a process, so there is one waiter that counts.

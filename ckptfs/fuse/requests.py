@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
+from ckptfs.errors import CkptfsError
 from ckptfs.fs import Filesystem, names
 from ckptfs.fs.ranges import Spot
 from ckptfs.fuse import history_dir
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: Free inodes that statfs reports: numbers are never used up.
+_FREE_INODES = 1 << 40
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 #: How often moments may make room for one request.
@@ -65,6 +69,15 @@ def errno_of(error: BaseException, what: str = "a request") -> int:
         return error.errno or errno.EIO
     log.error("%s failed", what, exc_info=error)
     return errno.EIO
+
+
+def errno_of_refusal(error: BaseException, number: int) -> int:
+    """The same for what the history was asked for: what it refuses is ``number``, and why is in the
+    log."""
+    if isinstance(error, CkptfsError):
+        log.info("refused: %s", error)
+        return number
+    return errno_of(error, "history")
 
 
 def unfamiliar(ino: int) -> bool:
@@ -103,6 +116,7 @@ class Requests:
         self._fs = fs
         self.guard = guard
         self._show_history = options.show_checkpoints
+        self._xattrs = options.xattrs
         self.nodes = Nodes(fs)
         self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
         self.controls = ControlFiles(fs, guard)
@@ -291,8 +305,46 @@ class Requests:
         inode = self._fs.setattr(view, ino, wanted, keep_set_id=keep_set_id)
         return self._made(inode, content=wanted.size is not None)
 
-    def redescribed(self, ino: int) -> None:
-        """The process of the guard's last call changed attributes of an inode."""
+    def statfs(self) -> tuple[os.statvfs_result, int, int]:
+        """The disk, and how many inodes there are and how many more there may be."""
+        return (
+            self._fs.store.statvfs(),
+            self._fs.head.inodes + _FREE_INODES,
+            _FREE_INODES,
+        )
+
+    # -- extended attributes ----------------------------------------------------------------------
+
+    def _require_xattrs(self) -> None:
+        if not self._xattrs:
+            raise _error(errno.ENOSYS)  # the kernel then stops asking, for this mount
+
+    def getxattr(self, node: int, name: bytes) -> bytes:
+        self._require_xattrs()
+        if node >= HISTORY:
+            raise _error(errno.ENODATA)
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.getxattr(view, ino, name)
+
+    def listxattr(self, node: int) -> list[bytes]:
+        self._require_xattrs()
+        if node >= HISTORY:
+            return []
+        view, ino, _ = self.nodes.place(node)
+        return self._fs.listxattr(view, ino)
+
+    def setxattr(self, node: int, name: bytes, value: bytes, pid: int) -> None:
+        self._require_xattrs()
+        self.before(pid, None, node)
+        view, ino, _ = self.at(node)
+        self._fs.setxattr(view, ino, name, value)
+        self.guard.made(ino, content=False)
+
+    def removexattr(self, node: int, name: bytes, pid: int) -> None:
+        self._require_xattrs()
+        self.before(pid, None, node)
+        view, ino, _ = self.at(node)
+        self._fs.removexattr(view, ino, name)
         self.guard.made(ino, content=False)
 
     def _made(self, inode: Inode, *, content: bool = True, new: bool = False) -> Inode:

@@ -12,21 +12,28 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import pyfuse3
 import trio
 
-from ckptfs import errors, mountinfo
+from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.fs.filesystem import ignore
 from ckptfs.fuse import loop, notify
 from ckptfs.fuse.adapter import Operations, is_awaited
+from ckptfs.fuse.connections import (
+    Connections,
+    device_of,
+    follow_handles,
+    follow_lookups,
+    read_ahead,
+)
 from ckptfs.fuse.control_files import Connect, refuse
-from ckptfs.fuse.hooks import Guard, HistoryHooks, MountOptions, ServedBy
+from ckptfs.fuse.hooks import Gate, Guard, HistoryHooks, MountOptions, ServedBy, ungated
 from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notify import invalidate
-from ckptfs.fuse.requests import Requests, unfamiliar
+from ckptfs.fuse.requests import Requests
 from ckptfs.fuse.server import binding
 from ckptfs.fuse.server.interface import CompiledServer
 from ckptfs.model import Ino
@@ -39,12 +46,11 @@ log = logging.getLogger(__name__)
 PAUSE_S = 0.1
 #: Under load, what is not committed is at most this old.
 INTERVAL_S = 1.0
-#: How far the kernel reads ahead: twice what one request can ask for, so that one is answered while
-#: the program is busy with the other.
-_READ_AHEAD_KB = 2048
 #: Since then it has what `protocol.h` calls NEEDED.
 _KERNEL_LEAST = (5, 11)
 _OLD_KERNEL = "the kernel is older than 5.11"
+#: How long a commit may make holes in the heap while requests wait.
+_PUNCHING_S = 0.005
 #: Reading alone fills memory with the store's map: look at it after so many requests.
 _TRIM_REQUESTS = 5_000
 
@@ -58,25 +64,31 @@ async def serve(
     prepare: Callable[[], None] = lambda: None,
     history: HistoryHooks | None = None,
     guard: Guard | None = None,
+    gate: Gate | None = None,
     connect: Connect = refuse,
     committed: Callable[[], None] = lambda: None,
     report: Callable[[ServedBy], None] = lambda served: None,
+    connections: Connections | None = None,
 ) -> None:
     """Serve until the workspace is unmounted, or this is cancelled or fails. Then the connection
     ends, and a mount that is still there is dead: it stays, since what it covers may be older.
 
     ``prepare`` is called when the mount covers its directory and nothing is answered yet,
-    ``started`` just before requests are. ``guard`` is called before every change,
+    ``started`` just before requests are. ``guard`` is called before every change, ``gate`` tells
+    what has to be compared before it is shown; without the compiled server that is done first.
     ``connect`` makes the connections of `.checkpoints/.control`, ``committed`` is called
     after every commit that was made because requests paused or the interval ended. ``report`` is
     called with what serves the requests: before ``started``, and again should the kernel turn out
-    to be too old.
+    to be too old. ``connections`` takes more mounts, as long as this one is served.
     """
     _tune_collector()
+    connections = connections or Connections()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
     operations = Operations(fs, options, history, guard, connect)
     module, reason = binding.load()
-    server = module.Server(binding.Bound(operations.requests, fs)) if module else None
+    gate = gate or ungated()
+    bound = binding.Bound(operations.requests, fs, gate)
+    server = module.Server(bound) if module else None
     latency = Latency(wanted=options.keep_cpus_awake)
 
     def report_path(reason: str) -> None:
@@ -85,25 +97,31 @@ async def serve(
         report(ServedBy(path, reason, not latency.reason, latency.reason))
 
     def met() -> None:
-        _read_ahead(mountpoint)
+        read_ahead(mountpoint)
         if fs.can_ask and not (server and server.hooked()):
             report_path(_OLD_KERNEL)
+            connections.reason = _OLD_KERNEL
             _use_open_handles(fs, operations.requests)
         elif fs.can_ask and _is_old_kernel():
             report_path("")
 
-    committer = Committer(fs, committed, met)
-    committer.requests = loop.install(committer.turn, server, latency)
+    committer = Committer(fs, committed, met, connections.meet)
+    waiter = loop.install(committer.turn, server, latency)
+    committer.requests = waiter.requests
     _mount(operations, mountpoint, _fuse_options(options))
     try:
         prepare()
+        if server is None or not server.hooked() or _is_old_kernel():
+            gate.compare_all()
     except BaseException:
         pyfuse3.close(unmount=False)
         raise
-    notify.ended.clear()
+    notify.session.ended.clear()
     fs.keep_unlinked = True
+    fs.store.heap.punching_s = _PUNCHING_S
     if server is not None and server.hooked():
         _use_lookup_counts(fs, operations.requests, server)
+        _close_gate(gate, server)
         reason = _OLD_KERNEL if _is_old_kernel() else ""
     report_path(reason or ("" if fs.can_ask else "pyfuse3 does not call it"))
     usable = False
@@ -113,16 +131,22 @@ async def serve(
             operations.requests.spoiled = lambda node: nursery.start_soon(
                 invalidate, (), {Ino(node)}
             )
+            if module is not None and server is not None and fs.can_ask:
+                connections.open(module, server, bound, waiter, nursery)
+            else:
+                connections.reason = reason or "pyfuse3 does not call the compiled server"
             started()
             usable = True
             await pyfuse3.main(min_tasks=1, max_tasks=8)
             nursery.cancel_scope.cancel()
     finally:
+        fs.store.heap.punching_s = inf
         fs.keep_unlinked = False
+        connections.close()
         operations.requests.connections.close()
         _use_open_handles(fs, operations.requests)
         latency.close()
-        notify.ended.set()
+        notify.session.ended.set()
         # One that never became usable covers nothing that is newer.
         pyfuse3.close(unmount=not usable)
         if server is not None:
@@ -144,12 +168,12 @@ def _mount(operations: Operations, mountpoint: Path, options: set[str]) -> None:
     """
     if os.geteuid() == 0 and _mount_pinned(operations, mountpoint, options):
         return
-    before = _device_of(mountpoint)
+    before = device_of(mountpoint)
     try:
         pyfuse3.init(operations, str(mountpoint), options)
     except RuntimeError as error:
         raise errors.MountFailed(mountpoint, str(error)) from error
-    if _device_of(mountpoint) in ("", before):
+    if device_of(mountpoint) in ("", before):
         pyfuse3.close(unmount=True)
         raise errors.MountFailed(mountpoint, "its path leads elsewhere now")
 
@@ -169,38 +193,20 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
 
 
 def _use_lookup_counts(fs: Filesystem, requests: Requests, server: CompiledServer) -> None:
-    """What is in use is what the kernel has looked up; the server counts that."""
-    fs.is_used = server.is_referenced
-    fs.can_ask = True
-    fs.changing, fs.changed = server.invalidate_inode, server.update_inode
-    requests.familiar = server.is_cached
+    follow_lookups(fs, requests, server)
     fs.commit()
     fs.store.attach_reader(server)
 
 
+def _close_gate(gate: Gate, server: CompiledServer) -> None:
+    if gate.is_closed:
+        server.close_gate()
+        gate.kept_by(server)
+
+
 def _use_open_handles(fs: Filesystem, requests: Requests) -> None:
-    """What is in use is what is open; lookups are not counted."""
-    fs.is_used = fs.is_held
-    fs.can_ask = False
-    fs.changing = fs.changed = ignore
+    follow_handles(fs, requests)
     fs.store.attach_reader(NO_READER)
-    requests.familiar = unfamiliar
-
-
-def _read_ahead(mountpoint: Path) -> None:
-    """Let the kernel read whole requests ahead: of a cold file it then asks for eight times fewer.
-    Only root may say so; for others it stays at 128 KiB. The first request is the one in which the
-    kernel sets its own value, so this has to come after it."""
-    device = _device_of(mountpoint)
-    with suppress(OSError):
-        Path(f"/sys/class/bdi/{device}/read_ahead_kb").write_text(f"{_READ_AHEAD_KB}\n")
-
-
-def _device_of(mountpoint: Path) -> str:
-    """The mount's device number, from the mount table: to stat it here would wait for ourselves."""
-    table = Path("/proc/self/mountinfo").read_bytes()
-    found = [mount.device for mount in mountinfo.entries(table) if mount.path == str(mountpoint)]
-    return found[-1] if found else ""
 
 
 def _tune_collector() -> None:
@@ -224,9 +230,15 @@ class Committer:
     and every millisecond when it does not."""
 
     def __init__(
-        self, fs: Filesystem, committed: Callable[[], None], met: Callable[[], None]
+        self,
+        fs: Filesystem,
+        committed: Callable[[], None],
+        met: Callable[[], None],
+        meet: Callable[[], None],
     ) -> None:
         self._fs = fs
+        #: Called every turn: more mounts have their first requests later.
+        self._meet = meet
         #: Called once, after the first request.
         self._met: Callable[[], None] | None = met
         self._committed = committed
@@ -239,6 +251,7 @@ class Committer:
         if self._met is not None and self.requests():
             self._met()
             self._met = None
+        self._meet()
         store = self._fs.store
         # One that is missing refuses every change, so nothing would become dirty.
         if store.dirty or store.is_missing or self.requests() - self._trimmed > _TRIM_REQUESTS:
@@ -255,6 +268,8 @@ class Committer:
             self._committed()
             self._trimmed = self.requests()
             self._changed = trio.Event()
+            if self._fs.store.heap.is_waiting:
+                self._changed.set()
 
     async def _pause_or_interval(self) -> bool:
         """Wait until no request has come for a while, or for the whole interval. Whether it was a

@@ -15,14 +15,16 @@ from weakref import WeakKeyDictionary
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
+from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, MAIN_LINE, Epoch
 from ckptfs.store import Store, View
 from ckptfs.store.epochs import alone
 from ckptfs.store.format import NO_EPOCH
-from ckptfs.store.metadata import NEXT_CHECKPOINT
+from ckptfs.store.metadata import NEXT_CHECKPOINT, NEXT_FORK
 
 #: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.auto`).
 MOMENT = "moment"
+#: The kind of the checkpoint that a fork begins at, and of the last state of a deleted one.
+FORK = "fork"
 #: In the metadata of a moment: the path that the next change took something away from.
 LOST = "lost"
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
@@ -36,6 +38,20 @@ class Cause:
     pid: int = 0
     command: str = ""
     session: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command that was run on a checkpoint's state, and how it ended."""
+
+    command: str
+    exit_code: int
+    duration_ms: int
+    time_ns: int
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_code == 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,10 @@ class Checkpoint:
     state: dict[str, Any] = field(default_factory=dict)
     #: How many bytes were accepted since the checkpoint before it.
     bytes: int = 0
+    #: The fork whose head it was; 0 for the main line.
+    fork: int = MAIN_LINE
+    #: What was run there (`ckptfs.history.runs`), each command once, the last one last.
+    runs: tuple[Run, ...] = ()
 
     @property
     def is_moment(self) -> bool:
@@ -90,7 +110,7 @@ def seal(
     fs.authorship.finish()
     store = fs.store
     sealed = fs.head
-    if task := store.metadata.get(CURRENT_TASK):
+    if task := fs.facts.get(CURRENT_TASK):
         metadata = {"task": task.decode(), **(metadata or {})}
     checkpoint = Checkpoint(
         _next_id(store),
@@ -104,6 +124,7 @@ def seal(
         cause or Cause(),
         state or {},
         _bytes_since(store),
+        fs.line,
     )
     store.seal_epoch(sealed, _info(checkpoint))
     fs.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
@@ -158,6 +179,7 @@ def _info(checkpoint: Checkpoint) -> dict[str, Any]:
         "metadata": dict(checkpoint.metadata),
         "cause": {key: value for key, value in vars(checkpoint.cause).items() if value},
         "state": dict(checkpoint.state),
+        "runs": [vars(run) for run in checkpoint.runs],
     }
     del info["epoch"]
     return {key: value for key, value in info.items() if value or key == "id"}
@@ -176,6 +198,8 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
         Cause(**info.get("cause", {})),
         info.get("state", {}),
         info.get("bytes", 0),
+        info.get("fork", MAIN_LINE),
+        tuple(Run(**run) for run in info.get("runs", ())),
     )
 
 
@@ -316,6 +340,17 @@ def expirable(store: Store) -> list[Checkpoint]:
 
 def count_moments(store: Store) -> int:
     return _cached(store).count_moments()
+
+
+def of_line(fs: Filesystem, *, moments: bool = False) -> list[Checkpoint]:
+    """The checkpoints that a line took and those that it descends from, oldest first. The main
+    line has those that a restore went back past, too."""
+    store, line = fs.store, fs.line
+    every = checkpoints(store) if moments else without_moments(store)
+    if line == MAIN_LINE and not store.metadata.number(NEXT_FORK, 0):
+        return every
+    above = {item.epoch for item in _way_back(fs)}
+    return [item for item in every if item.fork == line or item.epoch in above]
 
 
 def lineage(fs: Filesystem) -> list[Checkpoint]:

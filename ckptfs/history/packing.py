@@ -20,7 +20,7 @@ from operator import itemgetter
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.upkeep import Steps, finish
-from ckptfs.model import NO_CONTENT, Epoch, Ino
+from ckptfs.model import MAIN_LINE, NO_CONTENT, Epoch, Ino
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
     NO_EPOCH,
@@ -49,18 +49,30 @@ _SHARE = 8
 
 def is_due(store: Store) -> bool:
     """Whether history has enough records in the tables to be worth a look through them."""
-    live = max(head.inodes for head in store.heads.values())
+    live = sum(_own_inodes(store, line) for line in store.heads)
     live += 0 if store.excluded is None else store.excluded.inodes
     changes = store.by_epoch[0].count()
     history = max(store.inodes.count() - live, changes // 2)
     return history >= max(_WORTH, live // _SHARE)
 
 
+def _own_inodes(store: Store, line: int) -> int:
+    """About how many inodes a line has that no other has."""
+    inodes = store.heads[line].inodes
+    base = store.epochs.get(store.forks[line].base) if line in store.forks else None
+    return inodes if base is None else max(0, inodes - base.inodes)
+
+
+def _head(fs: Filesystem) -> View:
+    """The head that finds all its records in the tables: the main line's, whoever asks."""
+    return fs.store.heads[MAIN_LINE]
+
+
 def head_reads_packed(fs: Filesystem) -> bool:
     """Whether the workspace has to look for its records among the packed ones, which is slower:
     after a restore, or after the checkpoint that it came from was deleted."""
     packed = fs.store.packed
-    return packed.used and packed.concerns(fs.head)
+    return packed.used and packed.concerns(_head(fs))
 
 
 def pack_records(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -77,12 +89,12 @@ def packing_steps(fs: Filesystem, chunk_bytes: int = CHUNK_BYTES) -> Steps:
     """Pack all records that the workspace does not see."""
     yield from unpacking_steps(fs)
     store = fs.store
-    parent = store.epochs[fs.head.epoch].parent
+    parent = store.epochs[_head(fs).epoch].parent
     if parent == NO_EPOCH or head_reads_packed(fs):
         return
-    if store.anchor != fs.head.epoch:
+    if store.anchor != _head(fs).epoch:
         # What descends from an anchor sees nothing packed, so it may be the anchor.
-        store.anchor = fs.head.epoch
+        store.anchor = _head(fs).epoch
     sight = yield from _look(fs, parent)
     limits = Limits(chunk_bytes, _CHUNK_RECORDS)
     tables: tuple[ByEpoch | Versioned, ...] = (*store.by_epoch, *_versioned(store))
@@ -118,7 +130,7 @@ def unpacking_steps(fs: Filesystem) -> Steps:
     if not head_reads_packed(fs):
         return
     store = fs.store
-    begun, parent = fs.head.suffix, store.epochs[fs.head.epoch].parent
+    begun, parent = _head(fs).suffix, store.epochs[_head(fs).epoch].parent
     if parent == NO_EPOCH:
         return
     sight = yield from _look(fs, parent)
@@ -130,10 +142,10 @@ def unpacking_steps(fs: Filesystem) -> Steps:
                     store.packed.unpack(table.kind, entity)
                 if not number % _STRIDE:
                     yield None
-                    if sight.is_over or begun not in fs.head.seen:
+                    if sight.is_over or begun not in _head(fs).seen:
                         return
-    if not sight.is_over and begun in fs.head.seen:
-        store.anchor = fs.head.epoch
+    if not sight.is_over and begun in _head(fs).seen:
+        store.anchor = _head(fs).epoch
 
 
 def _look(fs: Filesystem, parent: Epoch) -> Generator[None, object, _Sight]:

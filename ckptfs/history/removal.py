@@ -68,9 +68,17 @@ def freeing(fs: Filesystem, on_records: Callable[[int], None] = lambda done: Non
             if needs_commit(fs.store):
                 fs.commit()
                 yield
+        yield from giving_back(fs)
     except Interrupted:
         return False
     return True
+
+
+def giving_back(fs: Filesystem) -> Steps[None]:
+    """Commit until all that was let go of in the heap is a hole."""
+    while fs.store.heap.is_waiting:
+        fs.commit()
+        yield
 
 
 def hide(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:

@@ -24,9 +24,11 @@ from ckptfs.history import (
     hook_checkpoints,
     references,
     removal,
+    runs,
     state,
     tasks,
 )
+from ckptfs.history.checkpoints import Run
 from ckptfs.interrupts import Steps
 from ckptfs.service import wire
 from ckptfs.service.arguments import (
@@ -42,6 +44,7 @@ from ckptfs.service.arguments import (
 from ckptfs.service.storage import may_compress
 
 if TYPE_CHECKING:
+    from ckptfs.fs import Filesystem
     from ckptfs.service.service import Call, Service
 
 _STAGED = re.compile(re.escape(PREFIX) + r"[0-9a-z-]{1,60}" + re.escape(SUFFIX), re.ASCII)
@@ -144,14 +147,16 @@ def delete_named(
 
 
 def keep_newest(service: Service, most: int) -> list[int]:
-    """Delete the oldest checkpoints beyond so many, other than tagged and pinned ones and those
-    that `undo` and `redo` go to. Returns the numbers of what went."""
-    store = service.fs.store
-    entries = (history.undoable(store), history.redoable(store))
+    """Delete the oldest checkpoints of the line beyond so many, other than tagged and pinned ones,
+    those that `undo` and `redo` go to, and those that forks stand on. Returns the numbers of what
+    went."""
+    bases = service.fs.store.forks.bases
+    entries = (history.undoable(service.fs), history.redoable(service.fs))
     needed = {entry.before for entry in entries if entry is not None}
-    found = history.without_moments(store)
+    found = [item for item in history.of_line(service.fs) if item.fork == service.fs.line]
     excess = max(0, len(found) - max(most, 1))
-    free = [item for item in found[:-1] if not (item.tag or item.pinned or item.id in needed)]
+    kept = {item.id for item in found if item.epoch in bases} | needed
+    free = [item for item in found[:-1] if not (item.tag or item.pinned or item.id in kept)]
     doomed = free[:excess]
     if doomed:
         service.delete(doomed)
@@ -336,6 +341,11 @@ def do_mark(
         at_work = hook_checkpoints.subagents_of(service.fs.store)
         if names := at_work.names(metadata.get("session", "")):
             metadata[hook_checkpoints.SUBAGENT] = names
+    if ran and kind == "hook":
+        call_id = metadata.get(hook_checkpoints.TOOL_USE) or metadata.get("tool", "")
+        command = commands.shown(ran, service.record_command())
+        begun = runs.tool_runs_of(service.fs.store)
+        begun.began(metadata.get("session", ""), call_id, command, service.fs.clock)
     same = service.unchanged_since()
     found = hook_checkpoints.mark(
         service.fs, kind, message, same, metadata=metadata, cause=call.cause, weak=weak
@@ -360,9 +370,29 @@ def _recorded(
 def do_result(call: Call, results: list[dict[str, str]]) -> JsonObject:
     """How tools ended, for the checkpoints before them; ``checkpoints`` are those with it."""
     fs = call.service.fs
-    found = [hook_checkpoints.record_result(fs.store, **item) for item in results]
+    found = [_with_result(fs, item) for item in results]
     fs.commit()
     return {"checkpoints": [item.id for item in found if item is not None]}
+
+
+def _with_result(fs: Filesystem, item: dict[str, str]) -> Checkpoint | None:
+    """The checkpoint before a tool, which says now how that ended, and the command that it ran."""
+    found = hook_checkpoints.record_result(fs.store, **item)
+    begun = runs.tool_runs_of(fs.store)
+    call_id = item["tool_use_id"] or item["tool"]
+    run = begun.ended(item["session"], call_id, item["result"], fs.clock)
+    return found if found is None or run is None else runs.record_run(fs.store, found, run)
+
+
+def do_ran(call: Call, checkpoint: str, ran: str, exit_code: int, duration_ms: int) -> JsonObject:
+    """A command was run on a checkpoint's state."""
+    service = call.service
+    found = service.find(checkpoint)
+    command = commands.shown(ran, service.record_command())
+    run = Run(command, exit_code, duration_ms, service.fs.clock())
+    described = runs.record_run(service.fs.store, found, run)
+    service.fs.sync()
+    return wire.checkpoint(described)
 
 
 def do_subagent(call: Call, session: str, running: bool, id: str, name: str) -> JsonObject:
@@ -383,7 +413,7 @@ def do_task_announce(call: Call, name: str, message: str) -> JsonObject:
     begins = tasks.announce(fs, name, message, call.cause)
     fs.commit()
     number = begins.id if begins else None
-    return {"name": name, "checkpoint": number, "current": tasks.current(fs.store)}
+    return {"name": name, "checkpoint": number, "current": tasks.current(fs)}
 
 
 def do_task_finish(call: Call, name: str) -> JsonObject:
@@ -392,12 +422,12 @@ def do_task_finish(call: Call, name: str) -> JsonObject:
     ends = tasks.finish(fs, name, call.cause)
     fs.commit()
     number = ends.id if ends else None
-    return {"name": name, "checkpoint": number, "current": tasks.current(fs.store)}
+    return {"name": name, "checkpoint": number, "current": tasks.current(fs)}
 
 
 def do_task_start(call: Call, name: str) -> JsonObject:
     fs = call.service.fs
-    earlier = tasks.tasks(fs.store).get(name)
+    earlier = tasks.tasks(fs).get(name)
     begins = tasks.start(fs, name, call.cause)
     fs.commit()
     was = earlier.state if earlier else ""
@@ -411,14 +441,14 @@ def do_task_done(call: Call, message: str) -> JsonObject:
     fs = call.service.fs
     name, ends = tasks.done(fs, message, call.cause)
     fs.commit()
-    record = {"name": name, "checkpoint": ends.id, "current": tasks.current(fs.store)}
+    record = {"name": name, "checkpoint": ends.id, "current": tasks.current(fs)}
     return record | wire.checkpoint(ends)
 
 
 def do_task_list(call: Call) -> JsonObject:
     fs = call.service.fs
     known = {checkpoint.id: checkpoint for checkpoint in call.service.checkpoints()}
-    found = tasks.tasks(fs.store).values()
+    found = tasks.tasks(fs).values()
     return {"tasks": [wire.task(task, tasks.paths_changed_by(fs, known, task)) for task in found]}
 
 

@@ -142,7 +142,7 @@ _RESULTS = objects(
     Parameter("tool_use_id", TEXT, ""),
 )
 
-_SAVED = "id kind message time_ns tag pinned metadata cause bytes state_names"
+_SAVED = "id kind message time_ns tag pinned metadata cause bytes runs state_names"
 _DIFFERENCE = "from to changes files added modified deleted renamed"
 _NAMED = "added_paths modified_paths deleted_paths skipped state_names"
 _RESTORED = f"checkpoint changed before entries inodes {_NAMED}"
@@ -451,6 +451,18 @@ _DECLARED = (
         result=f"{_SAVED} changed",
         needs_sync=True,
         event=CREATED,
+    ),
+    Verb(
+        "ran",
+        "checkpoints",
+        SANDBOX,
+        (
+            _CHECKPOINT,
+            Parameter("ran", TEXT),
+            Parameter("exit_code", INTEGER),
+            Parameter("duration_ms", INTEGER),
+        ),
+        result=_SAVED,
     ),
     Verb("result", "checkpoints", SANDBOX, (Parameter("results", _RESULTS),), result="checkpoints"),
     Verb(

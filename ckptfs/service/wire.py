@@ -66,10 +66,17 @@ def names(paths: Iterable[bytes]) -> list[str]:
 
 
 def checkpoint(found: Checkpoint) -> JsonObject:
-    """A checkpoint; of its documents, their names."""
+    """A checkpoint; of its documents, their names; ``fork`` only of one that a fork took."""
     # By hand: `asdict` copies every value, and a list may have ten thousand of them.
-    record = {**vars(found), "cause": dict(vars(found.cause)), "state_names": list(found.state)}
+    record = {
+        **vars(found),
+        "cause": dict(vars(found.cause)),
+        "runs": [dict(vars(run)) for run in found.runs],
+        "state_names": list(found.state),
+    }
     del record["epoch"], record["state"]
+    if not found.fork:
+        del record["fork"]
     return record
 
 

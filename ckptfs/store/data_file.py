@@ -181,6 +181,9 @@ def _exchange(store: Store, copy: compaction.Copy) -> None:
         os.replace(copy.path, store.files / DATA_FILE)
         is_renamed = True
         store._reader.exchange(os.fsencode(store.files / DATA_FILE))
+        for reader in store._readers.values():
+            if reader is not store._reader:
+                reader.detach()
         compaction.sync(store.files)
     except OSError as error:
         if not is_renamed:
@@ -210,7 +213,7 @@ def _reopen(store: Store, map_size: int) -> None:
         for table in store._tables:
             table.bind(Failed(failure))
         raise failure from error
-    store._refresh_reader()
+    store._refresh_readers()
 
 
 def reclaim(store: Store) -> Steps[None]:

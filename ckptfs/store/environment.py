@@ -12,7 +12,7 @@ import contextlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -42,6 +42,7 @@ from ckptfs.store.directory import (
 )
 from ckptfs.store.disk_space import StoreSpace
 from ckptfs.store.epochs import Lineage, View, alone, view_of
+from ckptfs.store.forks import Fork, Forks
 from ckptfs.store.heap import Heap, HeapFailed
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
@@ -89,9 +90,12 @@ class Store:
         self._open_tables()
         self.pending = Pending()
         self._register()
+        #: What reads the snapshot of the main line, and has the pages verified.
         self._reader = NO_READER
-        #: The suffix of the head as it was at the last commit.
-        self._snapshot_suffix = b""
+        #: By line, what reads its snapshot, and the suffix of its head as of the last commit.
+        self._readers: dict[int, SnapshotReader] = {}
+        self._snapshot_suffixes: dict[int, bytes] = {}
+        self.forks = Forks(self.metadata)
         #: Which file the data file is, and whether it is known to be gone.
         self._identity = data_file_identity(path)
         self._abandoned = False
@@ -275,6 +279,7 @@ class Store:
             else:
                 self.epoch_tree.put(epoch, record)
         self.set_head(MAIN_LINE, view_of(self.epochs, Epoch(kept.get(fmt.HEAD))))
+        self._load_forks()
         anchor = Epoch(kept.get(fmt.ANCHOR))
         self.packed.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
@@ -283,9 +288,18 @@ class Store:
         if not self.read_only:
             replay_fragments(self)
 
+    def _load_forks(self) -> None:
+        count = self._counters.find(fmt.FORKS)
+        if count:
+            self.forks.load()
+        if len(self.forks) != count:
+            raise errors.StoreCorrupt(self.path, "the record of a fork is missing")
+        for fork in self.forks:
+            self.heads[fork.number] = self._lineage.view(fork.head)
+
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
-        if not self.head.writable:
+        if not all(head.writable for head in self.heads.values()):
             raise errors.StoreCorrupt(self.path, "its numbers make no sense: the head is sealed")
         self._counters.require_above(fmt.NEXT_INO, self._last(b"i"))
         self._counters.require_above(fmt.NEXT_CONTENT, self._last(b"b"))
@@ -309,17 +323,43 @@ class Store:
     def set_head(self, line: int, view: View) -> None:
         """Let a line go on in a view."""
         view.lead()
-        if self.excluded is not None:
+        if line == MAIN_LINE and self.excluded is not None:
             view.see_excluded(self.excluded)
         self.heads[line] = view
+        if line != MAIN_LINE:
+            self.forks.put(self.forks[line]._replace(head=view.epoch))
         # What descends from the head of that commit differs from it only by what was written since.
-        if self._snapshot_suffix not in view.seen:
-            self._reader.invalidate()
+        if line in self._readers and self._snapshot_suffixes.get(line, b"") not in view.seen:
+            self._readers[line].invalidate()
+
+    def add_fork(
+        self,
+        name: str,
+        base: Epoch,
+        time_ns: int,
+        *,
+        at: str = "",
+        without: tuple[str, ...] = (),
+    ) -> Fork:
+        """A second head below a sealed epoch. Costs the same whatever the tree's size."""
+        number = self.forks.next_number()
+        view = self.open_epoch(base, inodes=self.view(base).inodes)
+        fork = Fork(number, name, view.epoch, base, time_ns, at, without)
+        self.forks.put(fork)
+        self.heads[number] = view
+        return fork
+
+    def end_fork(self, number: int) -> None:
+        """Forget a fork, whose head is sealed. Nothing may use its file system any more."""
+        self.attach_reader(NO_READER, number)
+        del self.heads[number]
+        self.forks.remove(number)
+        self.pending.forget(number)
 
     def open_excluded(self) -> View:
         """The epoch of what is kept out of history; from now on the head sees it."""
         if self.excluded is None:
-            self._reader.invalidate()
+            self._invalidate_readers()
             self._put_excluded(0)
             self.excluded = alone(fmt.EXCLUDED_EPOCH, writable=True)
             self.head.see_excluded(self.excluded)
@@ -374,17 +414,20 @@ class Store:
         if self.read_only:
             return
         with self._failing():
-            if self._space.wants_another_commit():
+            # Holes that took too long after the commit before.
+            was_waiting = self.heap.is_waiting
+            if self._space.wants_another_commit() or was_waiting:
                 self._budget.mark()
             self.pending.flush()
             if not self.dirty:
                 return
             self._commit()
-            if self.heap.is_waiting or self._space.wants_another_commit():
+            frees = self.heap.is_waiting and not was_waiting
+            if frees or self._space.wants_another_commit():
                 self._budget.mark()
                 self.pending.flush()
                 self._commit()
-        self._refresh_reader()
+        self._refresh_readers()
 
     def _commit(self) -> None:
         if self._space.wants_another_commit():
@@ -396,20 +439,29 @@ class Store:
         self._txn.commit()
         self._follow()
         self._space.disk.written(self.dirty_bytes)
-        self.heap.committed()
+        self.heap.committed(at_once=self._space.is_nearly_full)
         self._begin()
 
-    def attach_reader(self, reader: SnapshotReader) -> None:
-        """Let a reader follow the last commit, and what changes after it. Everything must be
-        committed."""
-        self._reader.detach()
-        self._reader = reader
-        self.dirents.touch = self.inodes.touch = reader.touch
-        reader.guard(fmt.TABLES, fmt.CorruptRecord, self._refuse_changes)
-        for place, table in enumerate(self._tables):
-            table.guard(place, reader)
-        self._follow()
-        self._refresh_reader()
+    def attach_reader(self, reader: SnapshotReader, line: int = MAIN_LINE) -> None:
+        """Let a reader follow the last commit of a line, and what changes after it. Everything must
+        be committed. That of the main line has the pages of the file verified, too."""
+        self._readers.pop(line, NO_READER).detach()
+        self._snapshot_suffixes.pop(line, None)
+        if reader is not NO_READER:
+            self._readers[line] = reader
+        self.dirents.touch = self.inodes.touch = _touching(list(self._readers.values()))
+        if line == MAIN_LINE:
+            self._reader = reader
+            reader.guard(fmt.TABLES, fmt.CorruptRecord, self._refuse_changes)
+            for place, table in enumerate(self._tables):
+                table.guard(place, reader)
+            self._follow()
+        if reader is not NO_READER:
+            self._refresh_reader(line, reader)
+
+    def _invalidate_readers(self) -> None:
+        for reader in self._readers.values():
+            reader.invalidate()
 
     def _follow(self) -> None:
         """Have it known what the pages of the last commit are."""
@@ -421,16 +473,21 @@ class Store:
         so nothing is committed any more."""
         reason = "a page that was to be changed is not what was committed"
         self._budget.fail(self._budget.failure or errors.StoreCorrupt(self.path, reason))
-        self._reader.invalidate()
+        self._invalidate_readers()
 
-    def _refresh_reader(self) -> None:
+    def _refresh_readers(self) -> None:
+        for line, reader in self._readers.items():
+            self._refresh_reader(line, reader)
+
+    def _refresh_reader(self, line: int, reader: SnapshotReader) -> None:
         """Not where the head sees more than what its own tables have."""
-        if self.excluded is not None or (self.packed.used and self.packed.concerns(self.head)):
-            self._reader.invalidate()
+        head = self.heads[line]
+        if head.excluded is not None or (self.packed.used and self.packed.concerns(head)):
+            reader.invalidate()
         else:
-            path = self._data_file
-            self._snapshot_suffix = self.head.suffix
-            self._reader.refresh(path, self.head.line.suffixes, self._snapshot_suffix)
+            head.lead()
+            self._snapshot_suffixes[line] = head.suffix
+            reader.refresh(self._data_file, head.line.suffixes, head.suffix)
 
     def sync(self) -> bool:
         """The same as `commit` to the caller, and quicker if called again and again: what changed
@@ -460,7 +517,7 @@ class Store:
         except (lmdb.Error, HeapFailed) as error:
             failure = commit_error(self.path, error)
             self._budget.fail(failure)
-            self._reader.invalidate()
+            self._invalidate_readers()
             with contextlib.suppress(lmdb.Error):
                 self._begin()
             for table in self._tables:
@@ -512,9 +569,12 @@ class Store:
 
     def _holds_counter(self, read: pending.Read) -> bool:
         """Whether the head's count of inodes, or a number that was given out, waits."""
-        head = self.head.epoch
-        if read.table == "epochs" and self.epochs[head].inodes != self.head.inodes:
-            return read.asks_for(fmt.pack_u32(head))
+        if read.table == "epochs":
+            return any(
+                self.epochs[head.epoch].inodes != head.inodes
+                and read.asks_for(fmt.pack_u32(head.epoch))
+                for head in self.heads.values()
+            )
         return read.table == "meta" and any(
             read.asks_for(name) and self._counters.is_dirty(name, number)
             for name, number in self._numbered()
@@ -523,10 +583,12 @@ class Store:
     def _flush_counters(self) -> None:
         if not self.dirty:
             return
-        head = self.head
-        record = self.epochs[head.epoch]
-        if record.inodes != head.inodes:
-            self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
+        for head in self.heads.values():
+            record = self.epochs[head.epoch]
+            if record.inodes != head.inodes:
+                self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
+        if not self.forks and self._kept_numbers and self._kept_numbers[-1][0] == fmt.FORKS:
+            self._counters.drop(fmt.FORKS)
         if self.excluded is not None and self._counted_excluded != self.excluded.inodes:
             self._put_excluded(self.excluded.inodes)
             self._counted_excluded = self.excluded.inodes
@@ -544,6 +606,7 @@ class Store:
             (fmt.HEAD, self.head.epoch),
             (fmt.ANCHOR, self.anchor),
             (fmt.NEXT_SLOT, self.ids.slot),
+            *([(fmt.FORKS, len(self.forks))] if self.forks else []),
         )
 
     def close(self, *, commit: bool = True) -> None:
@@ -554,7 +617,8 @@ class Store:
                 committed = True
         finally:
             self.end_copy(self._copy)
-            self._reader.detach()
+            for reader in self._readers.values():
+                reader.detach()
             self._txn.abort()
             self._env.close()
             self._journal.close(committed=committed)
@@ -641,12 +705,26 @@ class Store:
         """Keep the mapped file from counting as memory in use (ckptfs.store.memory_map)."""
         if memory_map.resident_file_bytes() > _RESIDENT_MAX:
             self._map.release()
-            self._reader.release()
+            for reader in self._readers.values():
+                reader.release()
 
     def expect_records(self) -> None:
         """Called now and then while requests are served: most of them ask for records."""
         if not self._space.copies:
             self._map.expect_records()
+
+
+def _touching(readers: Sequence[SnapshotReader]) -> Callable[[bytes], object]:
+    """Tells all readers that a record changes: which of them see its epoch, they need not know."""
+    if len(readers) < 2:
+        return readers[0].touch if readers else NO_READER.touch
+    touches = [reader.touch for reader in readers]
+
+    def touch(entity: bytes) -> None:
+        for each in touches:
+            each(entity)
+
+    return touch
 
 
 @contextlib.contextmanager

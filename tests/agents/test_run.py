@@ -60,12 +60,12 @@ def test_only_the_name_of_the_command_is_recorded_if_the_setting_says_so(desk: D
     assert "secret-plan" not in json.dumps([before, after])
 
 
-def test_a_command_that_changes_nothing_leaves_nothing(desk: Desk) -> None:
+def test_a_command_that_changes_nothing_takes_no_checkpoint(desk: Desk) -> None:
     desk.ok("save", "now", "--allow-empty")
     before = desk.checkpoints()
     done = desk.run("run", "--", "true")
     assert done.returncode == 0 and "changed nothing" in done.stderr
-    assert desk.checkpoints() == before
+    assert [found | {"runs": []} for found in desk.checkpoints()] == before
 
 
 @pytest.mark.parametrize("failing", ["exit 3", "kill -KILL $$", "exit 0"])
@@ -326,3 +326,38 @@ def test_a_failed_command_is_taken_back_only_if_the_user_says_yes(
     shell.type(answer)
     shell.expect("code=4")
     assert desk.files() == left
+
+
+def test_how_a_command_ended_is_noted_and_found_again(desk: Desk) -> None:
+    (desk.path / "version").write_text("good")
+    desk.ok("run", "--", "sh", "-c", "test good = $(cat version); touch a")
+    (desk.path / "version").write_text("bad")
+    failed = desk.run("run", "--", "sh", "-c", "touch b; test good = $(cat version)")
+    assert failed.returncode == 1
+    listed = desk.ok("list", "-n", "2")
+    assert "(exit code 1, " in listed
+    run = desk.checkpoints()[0]["runs"][-1]
+    assert (run["exit_code"], run["command"]) == (1, "sh -c 'touch b; test good = $(cat version)'")
+    assert 0 <= run["duration_ms"] < 600_000
+    desk.ok("restore", "@ok:sh", "--force")
+    assert desk.files() == {"a": "", "version": "good"}
+    desk.ok("undo", "--force")
+    desk.ok("restore", "@ok", "version")
+    assert (desk.path / "version").read_text() == "good"
+
+
+def test_a_program_that_never_passed_has_no_reference(desk: Desk) -> None:
+    done = desk.run("diff", "@ok:no-such-program")
+    assert done.returncode == 42
+    assert "There is no checkpoint whose last run of no-such-program passed" in done.stderr
+
+
+def test_a_command_that_changes_nothing_is_noted_on_the_state_it_found(desk: Desk) -> None:
+    (desk.path / "file").write_text("tested")
+    desk.ok("save", "before")
+    desk.ok("run", "--", "true")
+    newest = desk.checkpoints()[0]
+    assert (newest["message"], [run["command"] for run in newest["runs"]]) == ("before", ["true"])
+    desk.run("run", "--", "false")
+    desk.run("run", "--", "true")
+    assert [run["command"] for run in desk.checkpoints()[0]["runs"]] == ["false", "true"]

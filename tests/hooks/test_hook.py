@@ -185,6 +185,23 @@ def test_the_list_names_what_failed(agent: Agent) -> None:
     assert "Bash: make; failed (3)" in listed
 
 
+def test_the_command_of_a_tool_is_noted_with_its_exit_code(agent: Agent) -> None:
+    agent.change()
+    path = agent.work.path
+    call = {"tool_use_id": "run-1", "tool_input": {"command": "pytest -q --token=hunter2"}}
+    agent.quietly(before_tool(path, **call))
+    agent.quietly(after_tool(path, tool_use_id="run-1"))
+    (run,) = agent.checkpoints()[0]["runs"]
+    assert (run["exit_code"], run["command"]) == (3, "pytest -q --token=***")
+    again = {**call, "tool_use_id": "run-2"}
+    agent.quietly(before_tool(path, **again))
+    agent.quietly(before_tool(path, **again, hook_event_name="PostToolUse", tool_response="ok"))
+    (run,) = agent.checkpoints()[0]["runs"]
+    assert run["exit_code"] == 0
+    passed = agent.work.cli("show", "@ok:pytest", "--json", "-w", path)
+    assert passed.returncode == 0
+
+
 def test_a_result_of_what_was_never_saved_changes_nothing(agent: Agent) -> None:
     # Some of the older ones may expire meanwhile.
     before = {item["id"]: item["metadata"] for item in agent.checkpoints()}

@@ -44,6 +44,7 @@ BOTH = {
 #: Modules that choose the path themselves, or that ask for what pyfuse3 has no handler for.
 ONE = {
     "test_change_times",
+    "test_connections",
     "test_control_files",
     "test_ends",
     "test_floor",
@@ -51,6 +52,7 @@ ONE = {
     "test_paths",
     "test_ranges",
     "test_sandbox",
+    "test_scan_behind",
     "test_server",
     "test_set_id",
     "test_steps",

@@ -36,6 +36,37 @@ def test_grow_and_shrink_around(mount: Path, size: int) -> None:
     assert (mount / "file").read_bytes() == b"a" * (size // 2) + bytes(size + 70_000 - size // 2)
 
 
+def test_writes_here_and_there_are_what_is_read(own_mount: Workspace) -> None:
+    """Of two files in turn, with looks, cuts and syncs in between, and after a remount."""
+    rng = random.Random(4)
+    paths = [own_mount.path / name for name in ("one", "two")]
+    contents = [bytearray(rng.randbytes(400_000)), bytearray()]
+    paths[0].write_bytes(contents[0])
+    files = [os.open(path, os.O_RDWR | os.O_CREAT, 0o644) for path in paths]
+    for step in range(4_000):
+        which = step % 2
+        file, content = files[which], contents[which]
+        data = rng.randbytes(rng.choice([3, 100, 4096, 4096, 4096, 20_000]))
+        offset = rng.choice([len(content), rng.randrange(100) * 4096, rng.randrange(400_000)])
+        content.extend(bytes(max(0, offset - len(content))))
+        content[offset : offset + len(data)] = data
+        assert os.pwrite(file, data, offset) == len(data)
+        if step % 97 == 0:
+            assert os.fstat(file).st_size == len(content)
+        if step % 211 == 0:
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.pread(file, len(content), 0) == content
+        if step % 307 == 0:
+            os.fsync(file)
+        if step % 401 == 0:
+            del content[300_000:]
+            os.ftruncate(file, len(content))
+    for file in files:
+        os.close(file)
+    own_mount.remount()
+    assert [path.read_bytes() for path in paths] == contents
+
+
 def test_a_cut_tail_never_comes_back(mount: Path) -> None:
     with open(mount / "file", "w+b", buffering=0) as file:
         file.write(b"secret" * 20_000)

@@ -29,6 +29,7 @@ class Owner:
         self.failing: set[int] = set()
         self.generations: dict[int, int] = {}
         self.limbo: dict[int, None] = {}
+        self.partial: dict[int, dict[int, None]] = {}
         self.unlinked = {1000}
 
     def __getattr__(self, name: str) -> object:

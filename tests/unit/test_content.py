@@ -354,6 +354,33 @@ def test_more_partial_blocks_can_be_written_than_the_buffer_holds(fs: Filesystem
         assert whole(fs, ino) == b"%02d" % (n % 100) * 3
 
 
+def test_a_block_that_is_filled_in_order_is_stored_at_once(fs: Filesystem) -> None:
+    ino = put(fs, b"file")
+    for start in range(0, BLOCK_SIZE, 16_384):
+        fs.write(fs.head, ino, start, PATTERN[:16_384])
+    assert ino not in fs.partial
+
+
+def test_a_block_that_is_written_here_and_there_waits(fs: Filesystem) -> None:
+    ino = put(fs, b"file", bytes(BLOCK_SIZE))
+    for start in (0, 49_152):
+        fs.write(fs.head, ino, start, PATTERN[:16_384])
+    assert ino in fs.partial
+    assert whole(fs, ino) == PATTERN[:16_384] + bytes(32_768) + PATTERN[:16_384]
+
+
+def test_bytes_that_are_written_again_before_they_are_stored_count_once(fs: Filesystem) -> None:
+    ino = put(fs, b"file", bytes(BLOCK_SIZE))
+    fs.write(fs.head, ino, 8_192, bytes(8_192))
+    before = fs.store.dirty_bytes
+    for _ in range(100):
+        fs.write(fs.head, ino, 12_288, PATTERN[:4_096])
+    assert fs.store.dirty_bytes < before + 100 * 4_096
+    fs.write(fs.head, ino, 20_480, PATTERN[:4_096])
+    assert fs.store.dirty_bytes > before + 4_096
+    assert whole(fs, ino)[12_288:16_384] == PATTERN[:4_096]
+
+
 def test_a_checkpoint_does_not_see_what_is_written_after_it(fs: Filesystem) -> None:
     ino = _partial(fs, b"")
     checkpoint = history.seal(fs, "manual", "", 0)

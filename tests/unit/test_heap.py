@@ -240,6 +240,27 @@ def test_what_is_deleted_gives_its_room_back(life: Life) -> None:
     assert list(fs.store.heap.freed()) == []
 
 
+def test_room_that_takes_long_to_give_back_is_given_back_in_parts(life: Life) -> None:
+    """Where holes are given no time, one is made after each commit."""
+    fs, store = life.fs, life.fs.store
+    for number in range(7):
+        put(fs, b"%d" % number, noise(LARGE, number))
+    fs.commit()
+    full = used_bytes(store)
+    for number in range(0, 7, 2):
+        fs.unlink(fs.head, Ino(1), b"%d" % number)
+    store.heap.punching_s = 0.0
+    fs.commit()
+    sizes = [used_bytes(store)]
+    for _ in removal.giving_back(fs):
+        sizes.append(used_bytes(store))
+        assert check(store) == []
+    part = (LARGE - SMALL) * BLOCK_SIZE
+    assert [round((full - size) / part) for size in sizes] == [1, 2, 3, 4]
+    assert not store.heap.is_waiting
+    assert all(get(fs, b"%d" % number) == noise(LARGE, number) for number in (1, 3, 5))
+
+
 def test_a_checkpoint_keeps_what_the_workspace_deleted(life: Life) -> None:
     fs = life.fs
     put(fs, b"a", noise(LARGE, 1))

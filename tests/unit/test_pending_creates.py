@@ -63,11 +63,17 @@ class Giver(Owner):
         return self.certain
 
     def write_acknowledged(
-        self, node: int, offset: int, data: bytes | memoryview, pid: int, time_ns: int, keep: bool
+        self,
+        node: int,
+        pieces: list[tuple[int, bytes | memoryview]],
+        pid: int,
+        time_ns: int,
+        keep: bool,
     ) -> None:
         self.storing()
         self.stamps.append((time_ns, keep))
-        self.calls.append(("write_acknowledged", node, offset, bytes(data), pid))
+        for offset, data in pieces:
+            self.calls.append(("write_acknowledged", node, offset, bytes(data), pid))
 
     def write(self, node: int, offset: int, *values: object) -> None:
         self.storing()
@@ -516,6 +522,66 @@ def test_a_run_ends_with_its_block(kernel: Kernel) -> None:
         ("write", 77, 65_536),
         ("write_acknowledged", 77, 65_539),
     ]
+
+
+def stored(kernel: Kernel) -> list[tuple[object, ...]]:
+    """What was written, and how: each call, its node and its offset."""
+    return [call[:3] for call in giver(kernel).calls if str(call[0]).startswith("write")]
+
+
+def test_writes_to_blocks_that_the_store_has_open_are_put_together(kernel: Kernel) -> None:
+    giver(kernel).partial[77] = {0: None, 3: None}
+    for offset in (0, 200_000, 10, 13, 5, 200_001):
+        write(kernel, 77, offset, b"abc")
+    kernel.serve()
+    # As they came: a later one may be on top of an earlier one. Two that touch are one.
+    assert stored(kernel) == [
+        ("write", 77, 0),
+        *(("write_acknowledged", 77, offset) for offset in (200_000, 10, 5, 200_001)),
+    ]
+    assert len(giver(kernel).stamps) == 1
+
+
+@pytest.mark.parametrize("node, offset", [(77, 70_000), (78, 10), (77, 65_534)])
+def test_a_write_to_a_block_that_is_not_open_goes_to_the_store(
+    kernel: Kernel, node: int, offset: int
+) -> None:
+    """It may be damaged, and then the writer has to hear of it. So may the next one."""
+    giver(kernel).partial[77] = {0: None}
+    for where, place in ((77, 0), (77, 100), (node, offset)):
+        write(kernel, where, place, b"abc")
+    kernel.serve()
+    assert stored(kernel)[1:] == [("write_acknowledged", 77, 100), ("write", node, offset)]
+
+
+def test_a_run_at_the_end_of_a_file_goes_on_behind_its_block(kernel: Kernel) -> None:
+    giver(kernel).mode = stat.S_IFREG | 0o644
+    for offset in (65_530, 65_533, 65_536, 65_539):
+        write(kernel, 77, offset, b"abc")
+    kernel.serve()
+    assert stored(kernel)[0] == ("write", 77, 65_530)
+    assert giver(kernel).named("write_acknowledged") == [
+        ("write_acknowledged", 77, 65_533, b"abc" * 3, 42)
+    ]
+
+
+def test_a_run_that_is_full_is_stored_and_goes_on(kernel: Kernel) -> None:
+    giver(kernel).partial[77] = {0: None}
+    places = [number * 100 for number in range(150)]
+    for offset in places:
+        write(kernel, 77, offset, b"abc")
+    kernel.serve()
+    assert stored(kernel)[1:] == [("write_acknowledged", 77, offset) for offset in places[1:]]
+    assert len(giver(kernel).stamps) > 1
+
+
+def test_a_run_whose_lease_is_used_up_gets_another(kernel: Kernel) -> None:
+    giver(kernel).bytes = 7
+    for number in range(6):
+        write(kernel, 77, number * 3, b"abc")
+    kernel.serve()
+    named = [call[0] for call in giver(kernel).calls]
+    assert named == ["write", *["lease", "write_acknowledged"] * 2, "lease", "write_acknowledged"]
 
 
 @pytest.mark.parametrize("certain", [True, False])

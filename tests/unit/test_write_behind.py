@@ -112,7 +112,7 @@ def test_what_is_made_under_a_lease_is_there(
 
 def test_a_run_is_no_beginning(fs: Filesystem, pending: WriteBehind, guard: Watched) -> None:
     ino = fs.mknod(fs.head, ROOT_INO, b"file", FILE, 0, 0).ino
-    pending.write_acknowledged(ino, 0, b"more", PID, TIME_NS, True)
+    pending.write_acknowledged(ino, [(0, b"more")], PID, TIME_NS, True)
     assert bytes(fs.read(fs.head, ino, 0, 100)) == b"more"
     inode = fs.getattr(fs.head, ino)
     assert (inode.mtime_ns, inode.ctime_ns) == (TIME_NS, TIME_NS)
@@ -123,9 +123,12 @@ def test_a_run_in_the_middle_of_a_file_tells_what_it_destroys(
     fs: Filesystem, pending: WriteBehind, guard: Watched
 ) -> None:
     ino = put(fs, b"file", b"0123456789")
-    pending.write_acknowledged(ino, 4, b"xx", PID, TIME_NS, True)
+    pending.write_acknowledged(
+        ino, [(10, b"yy"), (4, b"xx"), (5, b"z")], PID, TIME_NS, keep_set_id=True
+    )
+    assert guard.told == [(PID, False)]
     assert guard.lost == [Loss(ino, in_place=10)]
-    assert get(fs, b"file") == b"0123xx6789"
+    assert get(fs, b"file") == b"0123xz6789yy"
 
 
 def test_the_version_of_names_passes_when_a_name_may_have_come(
@@ -227,9 +230,8 @@ def test_who_goes_on_at_the_end_of_a_file_has_its_answer_first(
     fs: Filesystem, pending: WriteBehind, guard: Watched, stream: Ino
 ) -> None:
     assert certain(pending, stream)
-    pending.write_acknowledged(
-        stream, BLOCK_SIZE, memoryview(b"x" * 2 * BLOCK_SIZE), PID, TIME_NS, True
-    )
+    blocks = memoryview(b"x" * 2 * BLOCK_SIZE)
+    pending.write_acknowledged(stream, [(BLOCK_SIZE, blocks)], PID, TIME_NS, True)
     assert guard.told == [(PID, False)] and guard.lost == [None]
     assert get(fs, b"stream") == bytes(BLOCK_SIZE) + b"x" * 2 * BLOCK_SIZE
     assert guard.wrote == [(stream, PID)] * 2  # it is still at it

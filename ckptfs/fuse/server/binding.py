@@ -6,13 +6,16 @@ pyfuse3 does not call it, every request takes the portable path. CKPTFS_SERVER=o
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple, cast
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir, listings, nodes
+from ckptfs.fuse.hooks import Gate, ungated
 from ckptfs.fuse.requests import Requests, errno_of
 from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NAME_MAX, TARGET_MAX, Attributes, Inode
@@ -81,13 +84,34 @@ def lend_loops(module: ServerModule | None) -> None:
         pages.sound_keys = module.sound_keys
 
 
+Other = Callable[[int, int, int, int, int, bytes], bytes | None]
+
+
+def _left_to_libfuse(
+    opcode: int, unique: int, node: int, uid: int, pid: int, body: bytes
+) -> bytes | None:
+    """Never called for the mount of pyfuse3's session."""
+    raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+
 class Bound:
     """`interface.Callbacks`: the requests as they are, but for what only the server needs."""
 
-    def __init__(self, requests: Requests, fs: Filesystem) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        fs: Filesystem,
+        gate: Gate | None = None,
+        other: Other = _left_to_libfuse,
+    ) -> None:
         self._requests = requests
         self._fs = fs
+        self.other = other
         self.limbo, self.unlinked, self.generations = fs.limbo, fs.unlinked, fs.generations
+        gate = gate or ungated()
+        self.uncompared = gate.uncompared
+        self.compare, self.compare_all = gate.compare, gate.compare_all
+        self.partial = fs.partial.files
         self.sync = fs.sync
         self.errno_of = errno_of
 
@@ -105,7 +129,7 @@ class Bound:
         self.control_read, self.control_write = connections.read, connections.write
         self.control_forget = connections.hang_up
 
-        pending = requests.write_behind()
+        pending = self.pending = requests.write_behind()
         self.lease, self.joins = pending.lease, pending.joins
         self.names_version = pending.names_version
         self.record, self.flush = pending.record, pending.flush

@@ -1,6 +1,7 @@
-/* Write coalescing: short writes that continue where the last one ended are put together before
- * they reach the store, as long as nothing else is asked for; a few files have such a run of writes
- * each. Of a *stream*, whole blocks at the
+/* Write coalescing: short writes to a file that was just written to are put together before they
+ * reach the store, as long as nothing else is asked for; a few files have such a run of writes each.
+ * A run takes what cannot fail when it is flushed: writes to blocks that the store has open, and
+ * writes that go on behind the end of the file. Of a *stream*, whole blocks at the
  * end of a file, each is acknowledged before it is stored: its writer gets the next one ready
  * meanwhile. */
 
@@ -31,28 +32,46 @@ static char *waiting_bytes(const Server *server, const Coalesced *run)
     return server->pending->coalesced[run - server->pending->runs];
 }
 
-/* Puts bytes into the store whose writer has its reply. */
-static void store(Server *server, const Coalesced *run, uint64_t offset, PyObject *bytes)
+/* Puts bytes into the store whose writer has its reply: a list of offsets with their bytes. */
+static void store(Server *server, const Coalesced *run, PyObject *pieces)
 {
     int keep_set_id = !(run->flags & FUSE_WRITE_KILL_SUIDGID);
     PyObject *result =
-        CALL(server, write_acknowledged, NUMBER(run->node), NUMBER(offset), bytes, NUMBER(run->pid),
+        CALL(server, write_acknowledged, NUMBER(run->node), pieces, NUMBER(run->pid),
              PyLong_FromLongLong(run->time_ns), PyBool_FromLong(keep_set_id));
     if (!result)
         fail(server);
     Py_XDECREF(result);
 }
 
+static PyObject *coalesced_pieces(const Server *server, const Coalesced *run)
+{
+    PyObject *pieces = PyList_New((Py_ssize_t)run->count);
+    const char *bytes = waiting_bytes(server, run);
+    for (size_t i = 0; pieces && i < run->count; i++) {
+        const Extent *extent = &run->extents[i];
+        PyObject *piece = Py_BuildValue("(Ky#)", (unsigned long long)extent->offset, bytes,
+                                        (Py_ssize_t)extent->size);
+        if (!piece)
+            Py_CLEAR(pieces);
+        else
+            PyList_SET_ITEM(pieces, (Py_ssize_t)i, piece);
+        bytes += extent->size;
+    }
+    return pieces;
+}
+
+static void flush_run(Server *server, Coalesced *run)
+{
+    if (run->count)
+        store(server, run, coalesced_pieces(server, run));
+    run->count = run->size = 0;
+}
+
 void coalesce_flush(Server *server)
 {
-    for (size_t i = 0; i < RUNS_MAX; i++) {
-        Coalesced *run = &server->pending->runs[i];
-        if (!run->size)
-            continue;
-        store(server, run, run->end - run->size,
-              PyBytes_FromStringAndSize(waiting_bytes(server, run), (Py_ssize_t)run->size));
-        run->size = 0;
-    }
+    for (size_t i = 0; i < RUNS_MAX; i++)
+        flush_run(server, &server->pending->runs[i]);
 }
 
 void coalesce_end(Server *server, uint64_t node)
@@ -88,19 +107,80 @@ void coalesce_note_write(const Request *request)
     begin_run(request);
 }
 
-/* It stays in the block that the last one ended in: the store has seen then that the block can be
- * written to. */
-int coalesce_continues(const Request *request)
+/* Whether the store has seen that the block can be written to, and has it in its partial-block
+ * buffer. */
+static int is_open(const Server *server, uint64_t node, uint64_t number)
 {
-    const Coalesced *last = run_of(request->server, request->head->nodeid);
+    PyObject *ino = NUMBER(node), *key = NUMBER(number);
+    PyObject *blocks = ino ? PyDict_GetItemWithError(server->calls.partial, ino) : NULL;
+    int is = blocks && key && PyDict_Check(blocks) && PyDict_Contains(blocks, key) == 1;
+    Py_XDECREF(ino);
+    Py_XDECREF(key);
+    PyErr_Clear();
+    return is;
+}
+
+/* Whether the file that a run is of ends where the run does, or before: there is no block there that
+ * could be damaged. */
+static int is_at_end(Server *server, const Coalesced *run)
+{
+    const struct fuse_attr *known = inodes_attributes(&server->inodes, run->node);
+    struct fuse_attr attributes;
+    if (!known && get_stored(server, run->node, &attributes)) {
+        inodes_cache(&server->inodes, &attributes);
+        known = &attributes;
+    }
+    return known && S_ISREG(known->mode) && known->size <= run->end;
+}
+
+/* Whether a run goes on with a write, as far as that can be said without the store. */
+static int goes_on_with(const Coalesced *run, const Request *request)
+{
     const struct fuse_write_in *in = (const void *)request->body;
-    if (!last)
+    return request->head->pid == run->pid && in->size && in->size <= request->size - sizeof *in &&
+           in->write_flags == run->flags && is_plain_write(in->write_flags) &&
+           in->offset + in->size <= FILE_SIZE_MAX &&
+           in->size <= BLOCK_SIZE - in->offset % BLOCK_SIZE && in->size < BLOCK_SIZE;
+}
+
+/* Whether nothing can be wrong with the block that a write is to. The one that the last write ended
+ * in was seen by the store. */
+static int is_certain(Server *server, const Coalesced *run, uint64_t offset)
+{
+    if (offset == run->end && (offset % BLOCK_SIZE || is_at_end(server, run)))
+        return 1;
+    return is_open(server, run->node, offset / BLOCK_SIZE);
+}
+
+/* The last write of a run and the one that follows it are one. */
+static int is_continued(const Coalesced *run, uint64_t offset)
+{
+    if (!run->count)
         return 0;
-    uint64_t room = (BLOCK_SIZE - last->end % BLOCK_SIZE) % BLOCK_SIZE;
-    return request->head->pid == last->pid && in->offset == last->end && in->size &&
-           in->size <= room && in->size <= request->size - sizeof *in &&
-           in->write_flags == last->flags && is_plain_write(in->write_flags) &&
-           in->offset + in->size <= FILE_SIZE_MAX;
+    const Extent *last = &run->extents[run->count - 1];
+    return last->offset + last->size == offset;
+}
+
+/* Makes sure that the writer has a lease for so many bytes. */
+static int lease_bytes(Server *server, uint32_t pid, uint32_t size)
+{
+    if (!may_change(server, pid))
+        return 0;
+    if (!lease_covers(server, size))
+        flush(server); /* and with it goes the lease */
+    return may_change(server, pid) && lease_covers(server, size);
+}
+
+static void add(Server *server, Coalesced *run, uint64_t offset, const char *bytes, size_t size)
+{
+    memcpy(waiting_bytes(server, run) + run->size, bytes, size);
+    run->size += size;
+    if (is_continued(run, offset))
+        run->extents[run->count - 1].size += size;
+    else
+        run->extents[run->count++] = (Extent){offset, size};
+    run->end = offset + size;
+    run->time_ns = stamp_ns();
 }
 
 Outcome coalesce_write(const Request *request)
@@ -108,12 +188,13 @@ Outcome coalesce_write(const Request *request)
     const struct fuse_write_in *in = (const void *)request->body;
     Server *server = request->server;
     Coalesced *run = run_of(server, request->head->nodeid);
-    if (!run || !has_lease(server, request->head->pid) || !lease_covers(server, in->size))
-        return pass_change(server);
-    memcpy(waiting_bytes(server, run) + run->size, in + 1, in->size);
-    run->size += in->size;
-    run->end += in->size;
-    run->time_ns = stamp_ns();
+    if (!run || !goes_on_with(run, request) || !lease_bytes(server, run->pid, in->size))
+        return PASSED;
+    if (run->size + in->size > RUN_BYTES || run->count == EXTENTS_MAX)
+        flush_run(server, run);
+    if (!is_certain(server, run, in->offset))
+        return PASSED;
+    add(server, run, in->offset, (const char *)(in + 1), in->size);
     lease_spend(server, in->size);
     struct fuse_write_out out = {.size = in->size};
     return reply(request, &out, sizeof out);
@@ -150,7 +231,9 @@ Outcome stream_write(const Request *request)
     Coalesced *run = begin_run(request);
     run->time_ns = stamp_ns();
     reply(request, &out, sizeof out);
-    store(server, run, in->offset, lend(&server->lent, (char *)(in + 1), in->size));
+    store(server, run,
+          Py_BuildValue("[(KN)]", (unsigned long long)in->offset,
+                        lend(&server->lent, (char *)(in + 1), in->size)));
     flush_and_forget(server);
     coalesce_note_write(request);
     return REPLIED;

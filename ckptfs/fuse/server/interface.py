@@ -8,10 +8,12 @@ valid during the call only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
+from ckptfs.fs.buffers import PartialBlock
 from ckptfs.fs.bulk import Create, DirectoryChange
+from ckptfs.fs.content import Piece
 from ckptfs.fuse.listings import Item
 from ckptfs.model import Ino, Inode
 from ckptfs.store import View
@@ -26,10 +28,14 @@ class Callbacks(Protocol):
     """The file system as the server sees it. Nodes are FUSE node ids; times are nanoseconds."""
 
     #: Looked at without a call: nodes in use that have no name, nodes that a restore replaced while
-    #: they were in use, and the generations of numbers that a restore gave to other files.
+    #: they were in use, the generations of numbers that a restore gave to other files, and by file
+    #: and number the blocks in the partial-block buffer.
     unlinked: set[Ino]
     limbo: dict[Ino, View]
     generations: dict[Ino, int]
+    #: Directories to compare with the lower directory before anything in them is shown.
+    uncompared: Mapping[Ino, object]
+    partial: dict[Ino, dict[int, PartialBlock]]
 
     # -- requests, as in `Requests` ---------------------------------------------------------------
 
@@ -106,9 +112,20 @@ class Callbacks(Protocol):
     ) -> object: ...
     def may_acknowledge(self, node: int, offset: int, size: int, pid: int) -> bool: ...
     def write_acknowledged(
-        self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
+        self, node: int, pieces: list[Piece], pid: int, time_ns: int, keep_set_id: bool
     ) -> object: ...
     def fail(self) -> object: ...
+
+    # -- the gate, as in `hooks.Gate` -------------------------------------------------------------
+
+    def compare(self, node: int) -> object: ...
+    def compare_all(self) -> object: ...
+
+    # -- what a server without libfuse has no handler for, as in `Fallback` -----------------------
+
+    def other(
+        self, opcode: int, unique: int, node: int, uid: int, pid: int, body: bytes
+    ) -> bytes | None: ...
 
     def errno_of(self, error: BaseException) -> int: ...
 
@@ -119,11 +136,29 @@ class CompiledServer(SnapshotReader, Protocol):
     #: What `serve` returns.
     LEFT: int
     TURN: int
+    ENDED: int
 
     def serve(self, fd: int, spin_ns: int, turn_ns: int, others: int) -> int:
-        """Reply to requests until one is left to libfuse (LEFT), or other tasks get their turn
-        (TURN): the monotonic clock is past ``turn_ns``, or while no request comes something can be
-        read from ``others``, a descriptor. Everything is flushed then."""
+        """Reply to requests, those of the companions included, until one is left to libfuse (LEFT),
+        the mount of a companion ends (ENDED), or other tasks get their turn (TURN): the monotonic
+        clock is past ``turn_ns``, or while no request comes something can be read from ``others``,
+        a descriptor. Everything is flushed then."""
+
+    def open(self, fd: int) -> object:
+        """Reply to the requests of this FUSE descriptor, without libfuse, as a companion."""
+
+    def join(self, other: CompiledServer) -> int:
+        """Serve an open server in the same loop. The descriptor that is returned is readable while
+        a companion has a request."""
+
+    def part(self, other: CompiledServer) -> object:
+        """Serve a companion no longer."""
+
+    def reply(self, unique: int, error: int, body: bytes) -> object:
+        """Reply to a request that `Callbacks.other` left for later."""
+
+    def ended(self) -> bool:
+        """Whether the kernel has ended the connection of an open server."""
 
     def close(self) -> object:
         """The mount is over: drop what belongs to it."""
@@ -132,7 +167,7 @@ class CompiledServer(SnapshotReader, Protocol):
         """Whether pyfuse3 comes here for its requests, and the kernel is new enough."""
 
     def requests(self) -> int:
-        """How many requests were read here."""
+        """How many requests were read here, for companions, too."""
 
     def is_referenced(self, node: int) -> bool:
         """Whether the kernel has looked up a live inode and not forgotten it."""
@@ -145,6 +180,15 @@ class CompiledServer(SnapshotReader, Protocol):
 
     def update_inode(self, inode: Inode) -> object:
         """A live inode has become this."""
+
+    def close_gate(self) -> object:
+        """Let changes wait, and have directories compared before they are shown."""
+
+    def open_gate(self) -> object:
+        """Everything is compared. What waited is answered with the next request."""
+
+    def holds_changes(self) -> bool:
+        """Whether a change waits for the gate."""
 
     def look_up(self, parent: int, name: bytes) -> tuple[int, ...] | bool | None:
         """A name in the committed snapshot; False if it is not there, None if that is not sure."""

@@ -1,7 +1,7 @@
 /* Write-behind: what was acknowledged and is not in the store yet. Four buffers hold it, all in
  * `Server.pending`, and `flush` is the one way out of them:
  *
- * - coalesced: bytes of short writes that continue the last one (coalesce.c);
+ * - coalesced: bytes of short writes to files that were just written to (coalesce.c);
  *
  * - items, the *pending creates*: files, directories and links that were made a moment ago, with
  *   their bytes (pending_data.c);
@@ -209,7 +209,7 @@ void stamp_change(struct fuse_attr *attributes, int64_t now_ns)
     set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
 }
 
-static int get_stored(Server *server, uint64_t node, struct fuse_attr *attributes)
+int get_stored(Server *server, uint64_t node, struct fuse_attr *attributes)
 {
     PyObject *inode = CALL(server, getattr, NUMBER(node));
     int filled = inode && fill_attributes(attributes, inode, 0);

@@ -88,8 +88,8 @@ static Outcome pass_write(const Request *request)
 Outcome write_bytes(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    if (coalesce_continues(request) && may_change(request->server, request->head->pid))
-        return coalesce_write(request);
+    if (coalesce_write(request) == REPLIED)
+        return REPLIED;
     coalesce_flush(request->server);
     if (is_stream(request))
         return stream_write(request);

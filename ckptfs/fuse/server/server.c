@@ -25,18 +25,21 @@ static Server *servers;
 
 /* -- the beginning ----------------------------------------------------------------------------- */
 
-/* The reply to the kernel's INIT is sent here. libfuse is left to hear of it, too; its own reply
- * then comes too late, which is no trouble to it. */
+/* The reply to the kernel's INIT is sent here. libfuse, if there is one, is left to hear of it, too;
+ * its own reply then comes too late, which is no trouble to it. */
 static Outcome do_init(const Request *request)
 {
     const struct fuse_init_in *in = (const void *)request->body;
+    Server *server = request->server;
     if (!is_able(in)) {
-        request->server->is_refused = 1;
-        return PASSED;
+        server->is_refused = 1;
+        if (server->is_standalone)
+            return reply_error(request, EPROTO);
+        return gate_compare_all(server) ? PASSED : FAILED;
     }
     struct fuse_init_out out = agreement_with(in);
     reply(request, &out, sizeof out);
-    return PASSED;
+    return server->is_standalone ? REPLIED : PASSED;
 }
 
 /* -- the loop ---------------------------------------------------------------------------------- */
@@ -50,15 +53,19 @@ static Outcome handle_request(Server *server, size_t size)
     if (size < sizeof *head)
         return PASSED;
     Request request = {server, head, buffer + sizeof *head, size - sizeof *head};
+    if (gate_handle(&request) != PASSED)
+        return REPLIED;
     const Handler *handler = head->opcode == FUSE_INIT ? &INIT : handler_of(head->opcode);
-    if (!handler)
+    if (!handler && !server->is_standalone)
         return PASSED;
-    if (request.size < handler->least)
+    if (handler && request.size < handler->least)
         return reply_error(&request, EIO);
     memset(buffer + size, 0, NAMES_MAX);
-    Outcome outcome = pending_handle(&request);
-    if (outcome == PASSED)
+    Outcome outcome = handler ? pending_handle(&request) : PASSED;
+    if (handler && outcome == PASSED)
         outcome = handler->handle(&request);
+    if (outcome == PASSED && server->is_standalone)
+        outcome = ask_other(&request);
     if (outcome == FAILED)
         reply_error(&request, errno_of_failure(server));
     return outcome;
@@ -78,35 +85,48 @@ static int reclaim_buffer(Server *server)
     return server->buffer != NULL;
 }
 
-/* Reads the next request, if there is one before ``until``: a client that got its reply mostly asks
- * again at once, and to wake up costs both sides more than to look for a while. Other threads,
- * which notify the kernel of changes, come in between. */
-static ssize_t look_for_request(Server *server, int64_t until)
+/* Reads the next request of those that are served, in turn, if there is one before ``until``: a
+ * client that got its reply mostly asks again at once, and to wake up costs both sides more than to
+ * look for a while. Other threads, which notify the kernel of changes, come in between. Returns the
+ * server that has it; NULL if there was none, and `size` and errno are of the last read. */
+static Server *look_for_request(Server *leader, int64_t until, ssize_t *size)
 {
-    char *buffer = server->buffer;
-    int device = server->device;
-    ssize_t size;
+    const Companions *served = &leader->companions;
+    size_t count = served->active_count, first = served->next % count;
+    Server *found = NULL;
+    *size = (ssize_t)gate_take(leader); /* what waited comes first */
+    if (*size)
+        return leader;
     Py_BEGIN_ALLOW_THREADS
-    while ((size = read(device, buffer, REQUEST_MAX)) < 0 && errno == EAGAIN &&
-           monotonic_ns() < until)
+    for (;;) {
+        for (size_t i = 0; i < count && !found; i++) {
+            Server *server = served->active[(first + i) % count];
+            *size = read(server->device, server->buffer, REQUEST_MAX);
+            if (*size >= 0 || errno != EAGAIN)
+                found = server;
+        }
+        if (found || monotonic_ns() >= until)
+            break;
         breathe();
+    }
     Py_END_ALLOW_THREADS
-    return size;
+    return found;
 }
 
 /* Sleeps until a request comes or other tasks get their turn: whether they do, since there is
  * something on the descriptor that `others` wait for. */
 static int wait_for_request(const Server *server, int64_t turn, int others)
 {
-    struct pollfd wanted[] = {{server->device, POLLIN, 0}, {others, POLLIN, 0}};
+    struct pollfd wanted[] = {
+        {server->device, POLLIN, 0}, {others, POLLIN, 0}, {server->companions.ready, POLLIN, 0}};
     int64_t now = monotonic_ns();
     if (now >= turn)
         return 0;
     struct timespec left = {(turn - now) / NS, (turn - now) % NS};
     Py_BEGIN_ALLOW_THREADS
-    ppoll(wanted, 2, &left, NULL);
+    ppoll(wanted, 3, &left, NULL);
     Py_END_ALLOW_THREADS
-    return wanted[1].revents && !wanted[0].revents;
+    return wanted[1].revents && !wanted[0].revents && !wanted[2].revents;
 }
 
 /* A read that finds nothing must not wait: no other task would get a turn until the next request.
@@ -128,42 +148,83 @@ static void watch(Server *server, int descriptor)
 PyDoc_STRVAR(
     serve_doc,
     "serve(fd, spin_ns, turn_ns, others) -> int\n\n"
-    "Reply to requests until one comes that is left to libfuse (LEFT), or other tasks get\n"
-    "their turn (TURN): the monotonic clock is past turn_ns, or while no request comes\n"
-    "something can be read from ``others``, a descriptor. Without spin_ns it does not wait.");
+    "Reply to requests, those of the companions included, until one comes that is left to\n"
+    "libfuse (LEFT), the mount of a companion ends (ENDED), or other tasks get their turn\n"
+    "(TURN): the monotonic clock is past turn_ns, or while no request comes something can be\n"
+    "read from ``others``, a descriptor. Without spin_ns it does not wait.");
 
-static int serve_requests(Server *server, int64_t spin_ns, int64_t turn_ns, int others)
+/* Whether a process seems to be in the middle of making a file, in any mount. */
+static int is_midway(const Server *leader)
+{
+    for (size_t i = 0; i < leader->companions.active_count; i++)
+        if (pending_is_midway(leader->companions.active[i]))
+            return 1;
+    return 0;
+}
+
+/* While there is time. */
+static void flush_all(Server *leader)
+{
+    for (size_t i = 0; i < leader->companions.active_count; i++)
+        flush(leader->companions.active[i]);
+}
+
+static int serve_requests(Server *leader, int64_t spin_ns, int64_t turn_ns, int others)
 {
     for (;;) {
         int64_t now = monotonic_ns();
-        if (now > turn_ns && (!pending_is_midway(server) || now > turn_ns + MIDWAY_NS))
+        if (now > turn_ns && (!is_midway(leader) || now > turn_ns + MIDWAY_NS))
             return TURN;
-        if (!reclaim_buffer(server))
+        if (!companions_look(leader, now, 0))
             return LEFT;
-        ssize_t size = look_for_request(server, now + spin_ns);
-        if (size < 0 && errno == EAGAIN) {
-            if (!pending_is_midway(server))
-                flush(server); /* while there is time */
-            if (!spin_ns || wait_for_request(server, turn_ns, others))
+        ssize_t size;
+        Server *server = look_for_request(leader, now + spin_ns, &size);
+        if (!server) {
+            if (!is_midway(leader))
+                flush_all(leader);
+            if (!spin_ns || wait_for_request(leader, turn_ns, others))
                 return TURN;
+            if (!companions_look(leader, now, 1))
+                return LEFT;
             continue;
         }
         if (size < 0 && (errno == ENOENT || errno == EINTR))
             continue; /* the caller took it back */
-        server->requests++;
+        leader->requests++;
+        leader->companions.next++;
+        if (size < 0 && server->is_standalone) {
+            server->is_ended = 1;
+            return ENDED;
+        }
         if (size < 0)
             return LEFT; /* the end of the mount: libfuse meets it, too */
+        server->served_ns = now;
+        server->requests += server != leader; /* the leader counts those of all */
         if (handle_request(server, (size_t)size) == PASSED) {
             server->waiting = (size_t)size;
             return LEFT;
         }
+        if (!reclaim_buffer(server))
+            return LEFT;
     }
+}
+
+int begin_turn(Server *server)
+{
+    dentries_begin_turn(server);
+    return reclaim_buffer(server);
+}
+
+void end_turn(Server *server)
+{
+    if (!server->is_closed)
+        dentries_end_turn(server);
 }
 
 static PyObject *serve(PyObject *self, PyObject *args)
 {
     Server *server = (Server *)self;
-    int descriptor, others;
+    int descriptor, others, outcome = LEFT;
     long long spin_ns, turn_ns;
     if (!PyArg_ParseTuple(args, "iLLi", &descriptor, &spin_ns, &turn_ns, &others))
         return NULL;
@@ -172,13 +233,13 @@ static PyObject *serve(PyObject *self, PyObject *args)
         return NULL;
     }
     watch(server, descriptor);
-    dentries_begin_turn(server);
-    int outcome = serve_requests(server, spin_ns, turn_ns, others);
-    if (!server->buffer)
-        return PyErr_NoMemory();
-    flush_and_forget(server);
-    dentries_end_turn(server);
-    return PyLong_FromLong(outcome);
+    int has_memory = companions_begin_turn(server);
+    if (has_memory) {
+        outcome = serve_requests(server, spin_ns, turn_ns, others);
+        has_memory = server->buffer != NULL;
+    }
+    companions_end_turn(server);
+    return has_memory ? PyLong_FromLong(outcome) : PyErr_NoMemory();
 }
 
 /* -- between pyfuse3 and libfuse --------------------------------------------------------------- */
@@ -248,7 +309,7 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 /* -- the type ---------------------------------------------------------------------------------- */
 
 /* The references of a server, for the garbage collector and for `close`. */
-#define STATE(X) X(unlinked) X(limbo) X(generations)
+#define STATE(X) X(unlinked) X(limbo) X(generations) X(partial) X(uncompared)
 
 static int server_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -256,6 +317,8 @@ static int server_traverse(PyObject *self, visitproc visit, void *arg)
 #define VISIT(name) Py_VISIT(server->calls.name);
     METHODS(VISIT)
     STATE(VISIT)
+    for (size_t i = 0; i < server->companions.count; i++)
+        Py_VISIT(server->companions.all[i]);
     Py_VISIT(server->dentries.version);
     Py_VISIT(server->snapshot.seen);
     Py_VISIT(server->snapshot.damaged);
@@ -293,6 +356,7 @@ static PyObject *close_server(PyObject *self, PyObject *none)
     unlist(server);
     server->session = NULL;
     server->waiting = 0;
+    companions_free(server);
     server_clear(self);
     snapshot_detach(server);
     Py_RETURN_NONE;
@@ -303,10 +367,13 @@ static void server_dealloc(PyObject *self)
     Server *server = (Server *)self;
     PyObject_GC_UnTrack(self);
     unlist(server);
+    companions_free(server);
+    free(server->companions.active);
     server_clear(self);
     pages_detach(&server->snapshot.pages);
     pages_detach(&server->snapshot.prepared);
     listings_free(&server->listings);
+    gate_free(&server->gate);
     inodes_free(&server->inodes);
     dentries_free(&server->dentries);
     if (server->pending)
@@ -342,7 +409,9 @@ static int take_callbacks(Callbacks *calls, PyObject *owner)
     METHODS(TAKE)
     return take_state(owner, "unlinked", &PySet_Type, &calls->unlinked) &&
            take_state(owner, "limbo", &PyDict_Type, &calls->limbo) &&
-           take_state(owner, "generations", &PyDict_Type, &calls->generations);
+           take_state(owner, "generations", &PyDict_Type, &calls->generations) &&
+           take_state(owner, "partial", &PyDict_Type, &calls->partial) &&
+           take_state(owner, "uncompared", &PyDict_Type, &calls->uncompared);
 }
 
 static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -359,8 +428,8 @@ static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     listings_init(&server->listings);
     server->buffer = new_buffer();
     server->pending = calloc(1, sizeof *server->pending);
-    if (!server->buffer || !server->pending || !inodes_init(&server->inodes) ||
-        !dentries_init(&server->dentries)) {
+    if (!companions_init(server) || !server->buffer || !server->pending ||
+        !inodes_init(&server->inodes) || !dentries_init(&server->dentries)) {
         Py_DECREF(server);
         return PyErr_NoMemory();
     }
@@ -430,8 +499,10 @@ static PyMethodDef methods[] = {
     {"is_cached", is_cached_method, METH_O, "Whether a listing may give an inode's number alone."},
     {"invalidate_inode", invalidate_inode, METH_O, "A live inode is about to change or go."},
     {"update_inode", update_inode, METH_O, "A live inode has become this."},
+    COMPANION_METHODS,
     SNAPSHOT_METHODS,
     GUARD_METHODS,
+    GATE_METHODS,
     {0},
 };
 
@@ -501,7 +572,8 @@ PyMODINIT_FUNC PyInit__server(void)
 {
     if (PyType_Ready(&ServerType) < 0 || !lent_ready() ||
         !add_number(ServerType.tp_dict, "LEFT", LEFT) ||
-        !add_number(ServerType.tp_dict, "TURN", TURN))
+        !add_number(ServerType.tp_dict, "TURN", TURN) ||
+        !add_number(ServerType.tp_dict, "ENDED", ENDED))
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     PyObject *constants = make_constants();

@@ -60,7 +60,7 @@
 enum { INO, MODE, NLINK, UID, GID, RDEV, SIZE, ALLOCATED, ATIME, MTIME, CTIME };
 
 /* What `serve` returns. */
-enum { LEFT, TURN };
+enum { LEFT, TURN, ENDED };
 
 /* How a request was dealt with. FAILED: a Python exception is set, and becomes the reply. */
 typedef enum { REPLIED, PASSED, FAILED } Outcome;
@@ -76,15 +76,18 @@ typedef enum { UNSURE, ABSENT, FOUND } Look;
     X(link) X(unlink) X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) \
     X(copy_range) X(sync) X(forget) X(entries) X(adopt) X(control_read) X(control_write) \
     X(control_forget) X(share_record) X(lease) X(joins) X(names_version) X(record) X(flush) \
-    X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of)
+    X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of) X(other) \
+    X(compare) X(compare_all)
 
 typedef struct {
 #define FIELD(name) PyObject *name;
     METHODS(FIELD)
 #undef FIELD
     /* State that is looked at without asking: files without a name that are in use, files that a
-     * restore replaced while they were, and numbers that a restore gave to other files. */
-    PyObject *unlinked, *limbo, *generations;
+     * restore replaced while they were, numbers that a restore gave to other files, by file the
+     * blocks in the partial-block buffer, and directories that are not compared with the lower
+     * directory yet. */
+    PyObject *unlinked, *limbo, *generations, *partial, *uncompared;
 } Callbacks;
 
 /* -- inodes (inodes.c) ------------------------------------------------------------------------- */
@@ -159,15 +162,27 @@ typedef struct {
     unsigned patience; /* so many changes pass before a lease is asked for again */
 } Lease;
 
-/* The last write(2) to a file in the store, which the next may continue; none if its node is 0. */
+/* Bytes of a file. */
+typedef struct {
+    uint64_t offset;
+    size_t size;
+} Extent;
+
+/* So much waits of a run at most. */
+#define EXTENTS_MAX 64
+#define RUN_BYTES (4 * BLOCK_SIZE)
+
+/* The last write(2) to a file in the store, and those behind it that are not in the store yet; none
+ * if its node is 0. */
 typedef struct {
     uint64_t node;
-    uint64_t end;
+    uint64_t end; /* of the last one */
     uint32_t pid;
     uint32_t flags;
-    int64_t time_ns; /* when it was acknowledged, if it was coalesced */
-    /* How many bytes, the last ones before the end, are coalesced and not in the store yet. */
-    size_t size;
+    int64_t time_ns; /* when the last one was acknowledged */
+    /* What waits, in the order of the writes, and how many bytes that is. */
+    Extent extents[EXTENTS_MAX];
+    size_t count, size;
 } Coalesced;
 
 /* Of so many files: a database writes to its journal and to itself in turn. */
@@ -190,7 +205,7 @@ typedef struct {
     } link;
     Coalesced runs[RUNS_MAX];
     unsigned runs_begun;
-    char coalesced[RUNS_MAX][BLOCK_SIZE];
+    char coalesced[RUNS_MAX][RUN_BYTES];
     Lease lease;
     /* The process that is in the middle of making a file, as far as one can tell; 0 if none is. */
     uint32_t busy_maker;
@@ -248,17 +263,43 @@ typedef struct {
     int64_t atime_ns, mtime_ns, ctime_ns;
 } InodeRecord;
 
+/* -- the gate (gate.c) ------------------------------------------------------------------------- */
+
+/* A change that waits for the gate to open. */
+typedef struct Held Held;
+
+typedef struct {
+    int is_closed;
+    Held *first, *last; /* in the order in which they came; the last counts if there is a first */
+} Gate;
+
 /* -- the server (server.c) --------------------------------------------------------------------- */
 
 struct fuse_session;
+
+/* Other mounts that a server serves in its loop (companions.c). */
+typedef struct {
+    struct Server **all;
+    size_t count;
+    int ready; /* an epoll descriptor of theirs; -1 before the first */
+    /* Those that are asked for a request in turn: the server itself, then companions that had one a
+     * moment ago. There is room for all. */
+    struct Server **active;
+    size_t active_count, next;
+    int64_t look_ns; /* when to look next which others have a request */
+} Companions;
 
 typedef struct Server {
     PyObject_HEAD
     struct Server *next; /* in the list of all */
     /* libfuse's, once pyfuse3 has mounted; NULL if it does not come here. */
     struct fuse_session *session;
-    int is_refused; /* the kernel cannot do what it must */
+    int is_standalone; /* it has a descriptor of its own, and no libfuse behind it */
+    int is_refused;    /* the kernel cannot do what it must */
+    int is_ended;      /* a standalone one: the kernel has ended the connection */
     int is_closed;
+    int64_t served_ns; /* a companion: when it had its last request */
+    Companions companions;
     int device;     /* the FUSE descriptor; -1 before the first request */
     char *buffer;   /* the request that was read last */
     size_t waiting; /* bytes of it that libfuse is to take */
@@ -271,6 +312,7 @@ typedef struct Server {
     WriteBehind *pending;
     Listings listings;
     Snapshot snapshot;
+    Gate gate;
 } Server;
 
 typedef struct {
@@ -294,6 +336,39 @@ static inline uint32_t without_set_id(uint32_t mode)
 }
 
 #pragma GCC visibility push(hidden)
+
+/* -- the loop (server.c) and other mounts in it (companions.c) --------------------------------- */
+
+/* Begins and ends the part of a server in a turn of the loop. Of the first: 0 if there is no memory
+ * for a request. */
+int begin_turn(Server *server);
+void end_turn(Server *server);
+
+int companions_init(Server *server);
+void companions_free(Server *server);
+
+/* Looks which companions have a request, and has them served from here on; not more often than is
+ * needed, unless ``is_due``. Returns 0 if there is no memory. */
+int companions_look(Server *server, int64_t now, int is_due);
+
+/* Begins and ends the turn of all that are served. Of the first: 0 if there is no memory. */
+int companions_begin_turn(Server *server);
+void companions_end_turn(Server *server);
+
+extern const char open_doc[], join_doc[], reply_doc[];
+PyObject *open_method(PyObject *self, PyObject *args);
+PyObject *join_method(PyObject *self, PyObject *other);
+PyObject *part_method(PyObject *self, PyObject *other);
+PyObject *reply_method(PyObject *self, PyObject *args);
+PyObject *is_ended_method(PyObject *self, PyObject *none);
+#define COMPANION_METHODS \
+    {"open", open_method, METH_VARARGS, open_doc}, {"join", join_method, METH_O, join_doc}, \
+    {"part", part_method, METH_O, "Serve that one no longer."}, \
+    {"reply", reply_method, METH_VARARGS, reply_doc}, \
+    {"ended", is_ended_method, METH_NOARGS, "Whether the kernel has ended the connection."}
+
+/* What a standalone server does with a request that has no handler here. */
+Outcome ask_other(const Request *request);
 
 /* -- replies (reply.c) ------------------------------------------------------------------------- */
 
@@ -327,6 +402,9 @@ void fill_from_record(struct fuse_attr *attributes, const InodeRecord *record);
 
 /* Whether a number means what it means in the store: a restore may have parted the two. */
 int is_plain(Server *server, uint64_t node);
+
+/* Whether a dictionary has a number for a key; where that cannot be found out, as if it had. */
+int has_number(PyObject *numbers, uint64_t node);
 
 /* What the numbers of inodes in the view of a node have above them. */
 uint64_t base_of(uint64_t node);
@@ -364,6 +442,9 @@ typedef struct {
     Outcome (*handle)(const Request *request);
     size_t least;
 } Handler;
+
+/* Whether a node is a connection to the daemon. */
+int is_connection(uint64_t node);
 
 /* NULL for what is passed to libfuse. */
 const Handler *handler_of(uint32_t opcode);
@@ -467,6 +548,9 @@ void pending_free(WriteBehind *pending);
 /* NULL if a node is not pending. */
 Pending *pending_of(const Server *server, uint64_t node);
 
+/* The attributes of an inode of the live tree. Returns 0 if the store cannot tell. */
+int get_stored(Server *server, uint64_t node, struct fuse_attr *attributes);
+
 /* Passes a change on to the store, which knows all that came before it. */
 Outcome pass_change(Server *server);
 
@@ -497,8 +581,7 @@ Outcome read_link(const Request *request);
 /* Any other request than a write ends the runs of writes, unless it changes nothing. */
 void coalesce_note(const Request *request);
 
-/* Whether a write continues the last one to its file, and its reply. */
-int coalesce_continues(const Request *request);
+/* Replies to a write that goes on with the run of its file; else passes it on. */
 Outcome coalesce_write(const Request *request);
 
 /* Ends the run of writes to a file, and all runs. */
@@ -554,6 +637,28 @@ void snapshot_touch(Server *server, uint64_t ino);
 
 /* Forgets it, and unmaps the file. */
 void snapshot_detach(Server *server);
+
+/* -- the gate (gate.c) ------------------------------------------------------------------------- */
+
+/* PASSED if a request may be answered now. */
+Outcome gate_handle(const Request *request);
+
+/* Requests will not come by the gate: everything is compared at once. Returns 0 with an exception
+ * set if that failed. */
+int gate_compare_all(Server *server);
+
+/* Puts the next change that waited into the server's buffer, if the gate is open; its size, or 0. */
+size_t gate_take(Server *server);
+
+void gate_free(Gate *gate);
+
+#define GATE_METHODS \
+    {"close_gate", gate_close_method, METH_NOARGS, "Changes wait from now on."}, \
+    {"open_gate", gate_open_method, METH_NOARGS, "Everything is compared."}, \
+    {"holds_changes", gate_holds_method, METH_NOARGS, "Whether a change waits."}
+PyObject *gate_close_method(PyObject *self, PyObject *none);
+PyObject *gate_open_method(PyObject *self, PyObject *none);
+PyObject *gate_holds_method(PyObject *self, PyObject *none);
 
 /* Methods of the server: `store/snapshot.py` says what they are for. */
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL

@@ -13,6 +13,7 @@ from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
 from ckptfs.fs.bulk import Create, DirectoryChange
+from ckptfs.fs.content import Piece
 from ckptfs.fuse.hooks import Guard, bytes_lost, touching
 from ckptfs.fuse.server.interface import Lease
 from ckptfs.model import Ino
@@ -24,6 +25,9 @@ DIRTY_BYTES_MAX = 64 << 20
 BYTES = 2 << 20
 #: What must be free beyond those: the records of as many files as the server holds at once.
 _RECORDS = 1 << 20
+
+#: How many numbers one lease is for: as many as the server holds at once (PENDING_MAX).
+_NUMBERS = 128
 
 #: Where a create has its size.
 _SIZE = 6
@@ -37,6 +41,10 @@ class WriteBehind:
     def __init__(self, fs: Filesystem, guard: Guard) -> None:
         self._fs = fs
         self._guard = guard
+        #: How many servers write to the store. With more than one, each leases numbers of its own.
+        self.servers = 1
+        #: The numbers of the last lease, from the first unused one to the end.
+        self._numbers = range(0)
 
     def lease(self, pid: int) -> Lease | None:
         """For how long and for how much this process need not ask, or None. Not where some names
@@ -48,9 +56,29 @@ class WriteBehind:
         if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
             fs.commit()
         until_ns = self._guard.lasting(pid)
-        if until_ns <= monotonic_ns() or not fs.store.has_space(BYTES + _RECORDS):
+        if until_ns <= monotonic_ns():
             return None
-        return fs.store.ids.ino, until_ns, BYTES
+        if not fs.store.has_space((BYTES + _RECORDS) * self.servers):
+            return None
+        return self._first_number(), until_ns, BYTES
+
+    def _first_number(self) -> int:
+        """The first of the inode numbers that nothing else gives out before the flush. With one
+        server they are the next ones: nothing else happens meanwhile."""
+        ids = self._fs.store.ids
+        self._return_numbers()
+        first = ids.ino
+        if self.servers > 1:
+            ids.skip(first + _NUMBERS - 1, 0)
+            self._numbers = range(first, ids.ino)
+        return first
+
+    def _return_numbers(self) -> None:
+        """Numbers of the last lease were not used; they go back if none was given out since."""
+        ids = self._fs.store.ids
+        if self._numbers and self._numbers.stop == ids.ino:
+            ids.ino = self._numbers.start
+        self._numbers = range(0)
 
     def joins(self, pid: int) -> bool:
         """Whether the process acts together with the one that has the lease."""
@@ -78,7 +106,7 @@ class WriteBehind:
         self._guard(pid, None)
         view = fs.head
         if creates:
-            fs.store.ids.skip(creates[-1][0], 0)
+            self._use_numbers(creates[-1][0])
             size = sum(map(itemgetter(_SIZE), creates))
             fs.store.note_space(size, _RECORDS_EACH * len(creates))
             fs.insert_all(view, creates)
@@ -87,6 +115,11 @@ class WriteBehind:
             fs.apply_attributes(view, directory)
             if directory[_IS_CHANGED]:
                 self._guard.made(directory[0], content=False)
+
+    def _use_numbers(self, last: int) -> None:
+        self._numbers = range(max(self._numbers.start, last + 1), self._numbers.stop)
+        self._return_numbers()
+        self._fs.store.ids.skip(last, 0)
 
     def may_acknowledge(self, node: int, offset: int, size: int, pid: int) -> bool:
         """Whether a process goes on with whole blocks behind the end of a file that it was writing
@@ -100,15 +133,15 @@ class WriteBehind:
         return inode.is_file and inode.size == offset and fs.store.has_space(size + _RECORDS)
 
     def write_acknowledged(
-        self, node: int, offset: int, data: Buffer, pid: int, time_ns: int, keep_set_id: bool
+        self, node: int, pieces: list[Piece], pid: int, time_ns: int, keep_set_id: bool
     ) -> None:
-        """Write on where the process's last write to a file ended: no beginning of anything. It was
+        """Go on with a process's writes to a file: no beginning of anything. The last one was
         acknowledged at ``time_ns``."""
         fs = self._fs
-
-        overwritten = partial(bytes_lost, fs, fs.head, Ino(node), offset, in_place=True)
+        first = min([offset for offset, _ in pieces])
+        overwritten = partial(bytes_lost, fs, fs.head, Ino(node), first, in_place=True)
         self._guard(pid, overwritten, begins=False)
-        fs.write(fs.head, Ino(node), offset, data, keep_set_id=keep_set_id, now_ns=time_ns)
+        fs.write_pieces(fs.head, Ino(node), pieces, keep_set_id=keep_set_id, now_ns=time_ns)
         self._guard.made(node)
 
     def link_flushed(self, node: int, parent: int, name: bytes, pid: int, time_ns: int) -> None:
