@@ -378,25 +378,25 @@ def _entity(key: tuple[bytes, bytes]) -> bytes:
 
 
 def _anchor(store: Store) -> Iterator[Problem]:
-    """Nothing that the anchor sees is packed, but for tombstones and the blocks of contents that
-    it has not."""
-    anchor = store.epochs.get(store.anchor)
-    if anchor is None:
-        return
-    view = store.view(store.anchor).bare
+    """Nothing that an anchor sees is packed, but for tombstones that hide nothing in the tables,
+    and the blocks of contents that it has not."""
+    for anchor in sorted({*store.anchors().values()} & store.epochs.keys()):
+        yield from _seen_by_anchor(store, store.view(anchor).bare)
+
+
+def _seen_by_anchor(store: Store, view: View) -> Iterator[Problem]:
     contents = {
         fmt.pack_u64(fmt.unpack_inode(Ino(0), record).content)
         for _, record in store.inodes.walk(view, b"")
     }
     for table in versioned(store):
-        last = b""
-        for entity, suffix, record in table.versions(b""):
-            if entity == last or suffix not in view.seen:
+        for entity, found in groupby(table.versions(b""), key=itemgetter(0)):
+            seen = [(suffix, record) for _, suffix, record in found if suffix in view.seen]
+            if not seen or (table is store.blockmap and entity[:8] not in contents):
                 continue
-            last = entity
-            if not record or (table is store.blockmap and entity[:8] not in contents):
-                continue
-            if store.packed.get(table.kind, entity + suffix) is not None:
+            suffix, record = seen[0]
+            is_needed = bool(record) or any(table.has_row(entity + old) for old, _ in seen[1:])
+            if is_needed and store.packed.get(table.kind, entity + suffix) is not None:
                 yield Problem("packed", f"{show(table, entity)} is packed, and the head needs it")
 
 

@@ -296,6 +296,7 @@ class Store:
             raise errors.StoreCorrupt(self.path, "the record of a fork is missing")
         for fork in self.forks:
             self.heads[fork.number] = self._lineage.view(fork.head)
+        self._note_fork_anchors()
 
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
@@ -354,6 +355,7 @@ class Store:
         self.attach_reader(NO_READER, number)
         del self.heads[number]
         self.forks.remove(number)
+        self._note_fork_anchors()
         self.pending.forget(number)
 
     def open_excluded(self) -> View:
@@ -380,6 +382,23 @@ class Store:
         self.dirty = True
         self.packed.anchor = fmt.suffix_of(epoch) if epoch != fmt.NO_EPOCH else b""
         self._counters.put(fmt.ANCHOR, epoch)
+
+    def anchors(self) -> dict[int, Epoch]:
+        """By line, the epoch of whose view nothing is packed, or none."""
+        return {MAIN_LINE: self.anchor} | {fork.number: fork.anchor for fork in self.forks}
+
+    def set_anchor(self, line: int, epoch: Epoch) -> None:
+        if self.anchors()[line] == epoch:
+            return
+        if line == MAIN_LINE:
+            self.anchor = epoch
+        else:
+            self.forks.put(self.forks[line]._replace(anchor=epoch))
+            self._note_fork_anchors()
+
+    def _note_fork_anchors(self) -> None:
+        epochs = {fork.anchor for fork in self.forks} & self.epochs.keys()
+        self.packed.fork_anchors = tuple(map(fmt.suffix_of, sorted(epochs, reverse=True)))
 
     # -- transactions -----------------------------------------------------------------------------
 

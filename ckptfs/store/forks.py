@@ -28,6 +28,8 @@ class Fork(NamedTuple):
     time_ns: int
     at: str = ""
     without: tuple[str, ...] = ()
+    #: The epoch of whose view nothing is packed, as the main line has one (`Store.anchor`).
+    anchor: Epoch = fmt.NO_EPOCH
 
 
 class Forks:
@@ -108,4 +110,5 @@ def _fork(number: int, record: dict[str, Any]) -> Fork:
         record.get("time_ns", 0),
         record.get("at", ""),
         tuple(record.get("without", ())),
+        Epoch(record.get("anchor", fmt.NO_EPOCH)),
     )

@@ -490,3 +490,28 @@ def test_eight_lines_that_are_written_by_turns_stay_apart(work: Edits) -> None:
             line.fs.sync()
     assert [files(line) for line in lines] == expected
     assert check(work.store) == []
+
+
+def test_no_line_reads_packed_records_after_packing(work: Edits) -> None:
+    """A deleted name of one line stays deleted, though another still has the file."""
+    work.put("kept", b"kept")
+    idea = fork(work, "idea")
+    work.remove("kept")
+    work.put("f", b"main")
+    history.seal(work.fs, "manual", "", work.fs.clock())
+    idea.put("f", b"idea")
+    history.seal(idea.fs, "manual", "", idea.fs.clock())
+    expected = files(work), files(idea)
+    packing.pack_records(work.fs)
+    assert work.store.packed.used and check(work.store) == []
+    heads = work.store.heads.values()
+    assert not any(work.store.packed.concerns(head) for head in heads)
+    assert (files(work), files(idea)) == expected
+    history.restore(idea.fs, history.find(work.store, 0))
+    assert work.store.packed.concerns(idea.fs.head) and files(idea) == {"f": b"old"}
+    packing.unpack_needed(work.fs)
+    assert not work.store.packed.concerns(idea.fs.head) and files(idea) == {"f": b"old"}
+    assert check(work.store) == []
+    work.fs = reopened(work.fs)
+    work.store = work.fs.store
+    assert not work.store.packed.concerns(work.store.heads[idea.fs.line])
