@@ -12,7 +12,6 @@ import contextlib
 import os
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING, cast
 import lmdb
 
 from ckptfs import errors, interrupts
-from ckptfs.interrupts import Steps
 from ckptfs.model import MAIN_LINE, Epoch
-from ckptfs.store import compaction, journal_format, memory_map, pending
+from ckptfs.store import compaction, data_file, journal_format, memory_map, pending
 from ckptfs.store import format as fmt
 from ckptfs.store.blockmap import JournalFragments, replay_fragments
 from ckptfs.store.blocks import Blocks
@@ -42,11 +40,10 @@ from ckptfs.store.directory import (
     remove_store_files,
     require_whole_pages,
 )
-from ckptfs.store.disk_space import BESIDE_COPY, StoreSpace
+from ckptfs.store.disk_space import StoreSpace
 from ckptfs.store.epochs import Lineage, View, alone, view_of
 from ckptfs.store.forks import Fork, Forks
 from ckptfs.store.heap import Heap, HeapFailed
-from ckptfs.store.heap import copy as copy_heap
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
 from ckptfs.store.metadata import Counters, IdAllocator, LedgerTable, Metadata
@@ -59,10 +56,6 @@ from ckptfs.store.tables import (
     Changes,
     Plain,
     Versioned,
-    record,
-    require_whole,
-    use,
-    verified,
 )
 from ckptfs.store.transaction import Failed, Noting
 
@@ -74,8 +67,6 @@ MAP_SIZE = 1 << 40
 
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
-#: How long one step of work that can wait may take.
-_STEP_S = 0.005
 
 
 class Store:
@@ -93,55 +84,10 @@ class Store:
         self._data_file = os.fsencode(files / DATA_FILE)
         self._directory = directory
         self._env = env
-        self._space = space = StoreSpace(path, files / DATA_FILE)
-        self._budget = budget = space.budget
-        #: The budget's functions, called before and while something is written.
-        self.note, self.note_space = budget.note, budget.note_space
-        self.charge, self.require, self.has_space = budget.charge, budget.require, budget.has_space
-        self.place = budget.place
-        self.statvfs, self.disk_bytes = space.disk.statvfs, space.disk.size
-        self.reusable_bytes = space.reusable_bytes
-        self.free_bytes, self.spare_bytes = space.free_bytes, space.spare_bytes
+        self._open_space()
         self.ids = IdAllocator()
         self.new_ino, self.new_content = self.ids.new_ino, self.ids.new_content
-        dbs = {name: env.open_db(name) for name in fmt.TABLES}
-        plain = {name: Plain(dbs[name]) for name in fmt.UNVERSIONED}
-        self._meta = plain[b"meta"]
-        self._epochs = plain[b"epochs"]
-        self.packed = PackedRecords(plain[b"rest"], self.note)
-        #: Two tables whose records may be packed, besides the versioned ones.
-        self.by_epoch = (
-            ByEpoch(plain[b"changes"], b"c", self.packed),
-            ByEpoch(plain[b"authors"], b"a", self.packed),
-        )
-        changes, self.authors = self.by_epoch
-        self.changes = Changes(changes)
-        self.orphans = plain[b"orphans"]
-        self.borders = plain[b"borders"]
-        #: The view of what is kept out of history, once there is such a thing.
-        self.excluded: View | None = None
-        self.fragments = JournalFragments(plain[b"pieces"])
-        self.metadata = Metadata(plain[b"facts"], self.note)
-        self.ledger = LedgerTable(plain[b"below"], self.note)
-        self._map = memory_map.MemoryMap(path / DATA_FILE)
-        self.heap = Heap(files, self.ids, plain[b"freed"], space.spare)
-        self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
-        #: Called before bytes of files are read, in blocks or not.
-        self.expect_blocks = self._map.expect_blocks
-        self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes, self.packed)
-        self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes, self.packed)
-        self.links = Versioned(dbs[b"links"], b"l", self.changes, self.packed)
-        self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes, self.packed)
-        self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes, self.packed)
-        self._dbs = dbs
-        self._tables: tuple[Plain | Versioned, ...] = (
-            self.inodes,
-            self.dirents,
-            self.links,
-            self.blockmap,
-            self.xattrs,
-            *plain.values(),
-        )
+        self._open_tables()
         self.pending = Pending()
         self._register()
         #: What reads the snapshot of the main line, and has the pages verified.
@@ -160,21 +106,74 @@ class Store:
         self._fresh_commits = -1
         #: Held while the environment is another one: a backup comes in a thread of its own.
         self._exchanging = threading.Lock()
-        self._lineage = lineage = Lineage(self._epochs, self.ids, budget.mark)
+        self._open_lineage()
+        self._counters = Counters(self._meta, path)
+        #: What `_flush_counters` put last.
+        self._kept_numbers: tuple[tuple[bytes, int], ...] = ()
+        #: By line, how many inodes the record of what is kept out of history counts.
+        self._counted_excluded: dict[int, int] = {}
+        self._begin()
+        self.packed.look()
+        #: Whether any extended attribute was ever set: most workspaces have none to look for.
+        self.xattrs_used = next(self.xattrs.versions(b""), None) is not None
+
+    def _open_space(self) -> None:
+        """The budget's functions are called before and while something is written."""
+        self._space = space = StoreSpace(self.path, self.files / DATA_FILE)
+        self._budget = budget = space.budget
+        self.note, self.note_space = budget.note, budget.note_space
+        self.charge, self.require, self.has_space = budget.charge, budget.require, budget.has_space
+        self.place = budget.place
+        self.statvfs, self.disk_bytes = space.disk.statvfs, space.disk.size
+        self.reusable_bytes = space.reusable_bytes
+        self.free_bytes, self.spare_bytes = space.free_bytes, space.spare_bytes
+
+    def _open_tables(self) -> None:
+        self._dbs = dbs = {name: self._env.open_db(name) for name in fmt.TABLES}
+        plain = {name: Plain(dbs[name]) for name in fmt.UNVERSIONED}
+        self._meta = plain[b"meta"]
+        self._epochs = plain[b"epochs"]
+        self.packed = PackedRecords(plain[b"rest"], self.note)
+        #: Two tables whose records may be packed, besides the versioned ones.
+        self.by_epoch = (
+            ByEpoch(plain[b"changes"], b"c", self.packed),
+            ByEpoch(plain[b"authors"], b"a", self.packed),
+        )
+        changes, self.authors = self.by_epoch
+        self.changes = Changes(changes)
+        self.orphans = plain[b"orphans"]
+        self.borders = plain[b"borders"]
+        #: By line, the view of what it keeps out of history, once there is such a thing.
+        self.excluded_views: dict[int, View] = {}
+        self.fragments = JournalFragments(plain[b"pieces"])
+        self.metadata = Metadata(plain[b"facts"], self.note)
+        self.ledger = LedgerTable(plain[b"below"], self.note)
+        self._map = memory_map.MemoryMap(self.path / DATA_FILE)
+        self.heap = Heap(self.files, self.ids, plain[b"freed"], self._space.spare)
+        self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
+        #: Called before bytes of files are read, in blocks or not.
+        self.expect_blocks = self._map.expect_blocks
+        self.inodes = Versioned(dbs[b"inodes"], b"i", self.changes, self.packed)
+        self.dirents = Versioned(dbs[b"dirents"], b"d", self.changes, self.packed)
+        self.links = Versioned(dbs[b"links"], b"l", self.changes, self.packed)
+        self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes, self.packed)
+        self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes, self.packed)
+        self._tables: tuple[Plain | Versioned, ...] = (
+            self.inodes,
+            self.dirents,
+            self.links,
+            self.blockmap,
+            self.xattrs,
+            *plain.values(),
+        )
+
+    def _open_lineage(self) -> None:
+        self._lineage = lineage = Lineage(self._epochs, self.ids, self._budget.mark)
         self.epoch_tree, self.epochs = lineage.tree, lineage.records
         self.heads = lineage.heads
         self.open_epoch, self.seal_epoch = lineage.open, lineage.seal
         self.describe_epoch, self.recount_epoch = lineage.describe, lineage.recount
         self.remove_epoch, self.view = lineage.remove, lineage.view
-        self._counters = Counters(self._meta, path)
-        #: What `_flush_counters` put last.
-        self._kept_numbers: tuple[tuple[bytes, int], ...] = ()
-        #: How many inodes the record of what is kept out of history counts.
-        self._counted_excluded = -1
-        self._begin()
-        self.packed.look()
-        #: Whether any extended attribute was ever set: most workspaces have none to look for.
-        self.xattrs_used = next(self.xattrs.versions(b""), None) is not None
 
     @classmethod
     def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
@@ -275,8 +274,9 @@ class Store:
         numbers.slot = kept.get(fmt.NEXT_SLOT)
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
-            if epoch == fmt.EXCLUDED_EPOCH:
-                self.excluded = alone(epoch, writable=True, inodes=record.inodes)
+            if fmt.is_excluded(epoch):
+                found = alone(epoch, writable=True, inodes=record.inodes)
+                self.excluded_views[fmt.EXCLUDED_EPOCH - epoch] = found
             else:
                 self.epoch_tree.put(epoch, record)
         self.set_head(MAIN_LINE, view_of(self.epochs, Epoch(kept.get(fmt.HEAD))))
@@ -296,7 +296,10 @@ class Store:
         if len(self.forks) != count:
             raise errors.StoreCorrupt(self.path, "the record of a fork is missing")
         for fork in self.forks:
-            self.heads[fork.number] = self._lineage.view(fork.head)
+            self.heads[fork.number] = head = self._lineage.view(fork.head)
+            if fork.number in self.excluded_views:
+                head.lead()
+                head.see_excluded(self.excluded_views[fork.number])
         self._note_fork_anchors()
 
     def _require_numbers(self) -> None:
@@ -325,8 +328,8 @@ class Store:
     def set_head(self, line: int, view: View) -> None:
         """Let a line go on in a view."""
         view.lead()
-        if line == MAIN_LINE and self.excluded is not None:
-            view.see_excluded(self.excluded)
+        if line in self.excluded_views:
+            view.see_excluded(self.excluded_views[line])
         self.heads[line] = view
         if line != MAIN_LINE:
             self.forks.put(self.forks[line]._replace(head=view.epoch))
@@ -359,19 +362,33 @@ class Store:
         self._note_fork_anchors()
         self.pending.forget(number)
 
-    def open_excluded(self) -> View:
-        """The epoch of what is kept out of history; from now on the head sees it."""
-        if self.excluded is None:
-            self._invalidate_readers()
-            self._put_excluded(0)
-            self.excluded = alone(fmt.EXCLUDED_EPOCH, writable=True)
-            self.head.see_excluded(self.excluded)
-        return self.excluded
+    @property
+    def excluded(self) -> View | None:
+        """What the main line keeps out of history."""
+        return self.excluded_views.get(MAIN_LINE)
 
-    def _put_excluded(self, inodes: int) -> None:
+    def open_excluded(self, line: int = MAIN_LINE) -> View:
+        """The epoch of what a line keeps out of history; from now on its head sees it."""
+        found = self.excluded_views.get(line)
+        if found is None:
+            self._readers.get(line, NO_READER).invalidate()
+            self._put_excluded(line, 0)
+            found = self.excluded_views[line] = alone(fmt.excluded_epoch(line), writable=True)
+            self.heads[line].lead()
+            self.heads[line].see_excluded(found)
+        return found
+
+    def close_excluded(self, line: int) -> None:
+        """A fork goes, and what it kept out of history is gone."""
+        if self.excluded_views.pop(line, None) is not None:
+            self.dirty = True
+            self._counted_excluded.pop(line, None)
+            self._epochs.delete(fmt.pack_u32(fmt.excluded_epoch(line)))
+
+    def _put_excluded(self, line: int, inodes: int) -> None:
         self.dirty = True
         record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=inodes, info={})
-        self._epochs.put(fmt.pack_u32(fmt.EXCLUDED_EPOCH), fmt.pack_epoch(record))
+        self._epochs.put(fmt.pack_u32(fmt.excluded_epoch(line)), fmt.pack_epoch(record))
 
     @property
     def anchor(self) -> Epoch:
@@ -609,9 +626,10 @@ class Store:
                 self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
         if not self.forks and self._kept_numbers and self._kept_numbers[-1][0] == fmt.FORKS:
             self._counters.drop(fmt.FORKS)
-        if self.excluded is not None and self._counted_excluded != self.excluded.inodes:
-            self._put_excluded(self.excluded.inodes)
-            self._counted_excluded = self.excluded.inodes
+        for line, excluded in self.excluded_views.items():
+            if self._counted_excluded.get(line) != excluded.inodes:
+                self._put_excluded(line, excluded.inodes)
+                self._counted_excluded[line] = excluded.inodes
         numbers = self._numbered()
         if numbers != self._kept_numbers:
             for name, number in numbers:
@@ -650,63 +668,25 @@ class Store:
         with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
             return pages.faults()
 
-    def backup(self, dest: Path, *, also: Sequence[str] = ()) -> None:
-        """Copy the last commit into a new store at ``dest``, an absent or empty directory. The one
-        thing that another thread may do while the store is in use. ``also`` are small files of the
-        store to copy with it, as far as they are there."""
-        self._map.expect_blocks()
-        try:
-            dest.mkdir(mode=0o700, exist_ok=True)
-            with self.hold_snapshot(), contextlib.closing(StoreDirectory.open(dest)) as copy:
-                for table in self._tables:
-                    require_whole(table)
-                copy.close_to_others()
-                compaction.snapshot(self._env, copy.files, lambda part: self._complete(part, also))
-            compaction.sync(dest.parent)
-        except (lmdb.Error, OSError) as error:
-            raise errors.BackupFailed(dest, str(error)) from error
+    # -- the data file as a whole (ckptfs.store.data_file) -----------------------------------------
 
-    @contextlib.contextmanager
-    def hold_snapshot(self) -> Iterator[None]:
-        """Meanwhile nothing that the last commit, or one after it, is made of is used again: other
-        threads read it, and other processes, which LMDB's lock file does not know. Such a process
-        opens the data file without a lock file, and begins one read transaction."""
-        with contextlib.ExitStack() as held:
-            with self._exchanging:
-                held.enter_context(self.heap.held())
-                held.enter_context(self._env.begin())
-                held.callback(self._release)
-                self._space.copies += 1
-            yield
-
-    def _release(self) -> None:
-        self._space.copies -= 1
+    backup = data_file.backup
+    hold_snapshot = data_file.hold_snapshot
+    compact = data_file.compact
+    outlook = data_file.outlook
+    begin_copy = data_file.begin_copy
+    end_copy = data_file.end_copy
+    require_space_beside_copy = data_file.require_space_beside_copy
+    verified = data_file.verified
+    record = data_file.record
+    prepare_copy = data_file.prepare_copy
+    exchange = data_file.exchange
+    reclaim = data_file.reclaim
 
     @property
     def is_read(self) -> bool:
         """Whether the data file must stay the same one: a snapshot of it is held."""
         return self._space.copies > 0
-
-    def _complete(self, part: Path, also: Sequence[str]) -> None:
-        """Put what else belongs to a store into the directory of its copy."""
-        copy_heap(self.files, part)
-        for name in also:
-            with contextlib.suppress(FileNotFoundError):
-                compaction.copy_file(self.files / name, part / name)
-
-    # -- another data file (ckptfs.store.compaction) -----------------------------------------------
-
-    def compact(self) -> None:
-        """Give free pages back to the disk, and slots of the heap that no block names. On a failure
-        everything is as it was."""
-        interrupts.finish(compaction.steps(self))
-        interrupts.finish(self.reclaim())
-
-    def outlook(self) -> compaction.Outlook:
-        """What a compaction would make of the data file, about."""
-        size = (self.files / DATA_FILE).stat().st_size
-        with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
-            return compaction.Outlook(size, pages.copied_bytes())
 
     @property
     def is_copied(self) -> bool:
@@ -718,131 +698,6 @@ class Store:
         """Whether the data file has nothing but what is there: it was copied, and nothing was
         committed since the copying began."""
         return self.commits == self._fresh_commits
-
-    def begin_copy(self, niceness: int) -> compaction.Copy:
-        """Commit, and have that copied; what changes from here on is noted. Ends another copy."""
-        self.end_copy(self._copy)
-        self.commit()
-        if self._space.live_bytes() > self._space.disk.disk():
-            raise errors.StoreFull(self.path, "the disk has no space for the compact copy")
-        map_size = int(self._env.info()["map_size"])
-        try:
-            copy = compaction.Copy(self.files, self._directory.fd, map_size, niceness)
-        except OSError as error:
-            compaction.remove_leftover(self.files / DATA_FILE)
-            raise errors.CompactFailed(self.path, str(error)) from error
-        copy.hold.enter_context(self.hold_snapshot())
-        self._copy = copy
-        self._txn.abort()  # nothing is in it
-        self._begin()
-        return copy
-
-    def end_copy(self, copy: compaction.Copy | None) -> None:
-        """The copy is adopted, or given up."""
-        if copy is not None:
-            copy.close()
-        if self._copy is None or self._copy is copy:  # else it is the next one's that is prepared
-            self._copy = None
-            self._reader.prepare(None, 0)
-
-    def require_space_beside_copy(self) -> None:
-        """Refuse to let a copy take what the writes of others need."""
-        if self._space.disk.disk() < BESIDE_COPY:
-            raise errors.StoreFull(self.path, "the disk has no space left beside the compact copy")
-
-    def verified(self) -> Iterator[None]:
-        """Refuse what is damaged, a few pages at a time: in a copy nothing would notice it."""
-        for table in self._tables:
-            yield from verified(table)
-
-    def record(self, table: int, key: bytes) -> bytes | None:
-        """What a table has, by its place, under a whole key."""
-        return record(self._tables[table], key)
-
-    def prepare_copy(self, copy: compaction.Copy, budget_s: float) -> bool:
-        """Have the pages of the copy known before it is adopted; True when all are."""
-        return self._reader.prepare(os.fsencode(copy.path), round(budget_s * 1e9))
-
-    def exchange(self, copy: compaction.Copy) -> bool:
-        """Put the copy in the data file's place, with what changed since it was made; False if the
-        data file must stay what it is for now."""
-        with self._exchanging:
-            if self.is_read:
-                return False
-            self._exchange(copy)
-            self._fresh_commits = -1 if copy.is_changed else self.commits
-        return True
-
-    def _exchange(self, copy: compaction.Copy) -> None:
-        """Until the rename the data file has all that there is, without the journal."""
-        self.commit()
-        for _ in compaction.bring_over(self, copy):
-            pass
-        for records in copy.endings():
-            copy.put(records)
-            self.prepare_copy(copy, 0.0)
-        copy.finish()
-        # What is purged must not stay there. The copy has no key for it, so it does not matter
-        # which of both lasts first, this or the rename.
-        self._journal.discard()
-        self._copy = None
-        self._txn.abort()
-        map_size = int(self._env.info()["map_size"])
-        self._env.close()
-        is_renamed = False
-        try:
-            os.replace(copy.path, self.files / DATA_FILE)
-            is_renamed = True
-            self._reader.exchange(os.fsencode(self.files / DATA_FILE))
-            for reader in self._readers.values():
-                if reader is not self._reader:
-                    reader.detach()
-            compaction.sync(self.files)
-        except OSError as error:
-            if not is_renamed:
-                raise
-            # After a power cut it is perhaps not: what comes next could be lost.
-            failure = errors.StoreUnwritten(self.path, str(error))
-            self._budget.fail(failure)
-            raise failure from error
-        finally:
-            self._reopen(map_size)
-
-    def _reopen(self, map_size: int) -> None:
-        """Go on in whichever file is the data file now."""
-        try:
-            self._env = open_environment(self.files, map_size, len(fmt.TABLES))
-            self._identity = data_file_identity(self.path)
-            self._map.moved()
-            self._dbs = {name: self._env.open_db(name) for name in self._dbs}
-            for table, db in zip(self._tables, self._dbs.values(), strict=True):
-                use(table, db)
-            self._begin()
-            self._follow()
-        except (lmdb.Error, OSError) as error:
-            failure = commit_error(self.path, error)
-            self._budget.fail(failure)
-            for table in self._tables:
-                table.bind(Failed(failure))
-            raise failure from error
-        self._refresh_readers()
-
-    def reclaim(self) -> Steps[None]:
-        """Give back the slots of the heap that no block names, also those that are not in `freed`,
-        in steps as `compaction.steps` has them. If a block's slot is damaged, give back none: it
-        could be any of them. Slots are given out once, so one that is free stays so."""
-        used = bytearray(self.ids.slot)
-        until = time.monotonic() + _STEP_S
-        for _, slot in self.blocks.slots() if used else ():
-            if slot is None or slot >= self.ids.slot:
-                return
-            if slot < len(used):
-                used[slot] = 1
-            if time.monotonic() > until:
-                yield 0.0
-                until = time.monotonic() + _STEP_S
-        for _ in self.heap.reclaim(used):
-            yield 0.0
 
     # -- space ------------------------------------------------------------------------------------
 

@@ -361,7 +361,7 @@ def test_a_purge_without_space_for_its_compact_says_what_is_left_to_do(
     work.put("d/secret", SECRET * 100)
     save(work)
     with monkeypatch.context() as patch:
-        patch.setattr("ckptfs.store.environment.BESIDE_COPY", 1 << 62)
+        patch.setattr("ckptfs.store.data_file.BESIDE_COPY", 1 << 62)
         with pytest.raises(PurgeUnfinished, match="no space left beside the compact copy"):
             Service(work.fs).purge([b"d"])
     assert [set(tree) for tree in trees(work)] == [{b""}] * 2

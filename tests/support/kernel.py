@@ -31,6 +31,7 @@ class Owner:
         self.limbo: dict[int, None] = {}
         self.uncompared: dict[int, None] = {}
         self.partial: dict[int, dict[int, None]] = {}
+        self.uncompared: dict[int, object] = {}
         self.unlinked = {1000}
 
     def __getattr__(self, name: str) -> object:

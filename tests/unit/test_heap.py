@@ -17,7 +17,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import checkpoints, compression, removal
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.service import Service
-from ckptfs.store import Store, aio, check, environment, heap
+from ckptfs.store import Store, aio, check, data_file, heap
 from ckptfs.store import format as fmt
 from ckptfs.store import repair as repairing
 from ckptfs.store.check import Problem
@@ -635,7 +635,7 @@ def test_a_backup_that_was_killed_is_no_store(
     def killed(directory: Path, dest: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(environment, "copy_heap", killed)
+    monkeypatch.setattr(data_file, "copy_heap", killed)
     with pytest.raises(KeyboardInterrupt):
         life.fs.store.backup(tmp_path / "backup")
     assert list((tmp_path / "backup").iterdir()) == []
