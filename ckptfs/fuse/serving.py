@@ -20,7 +20,7 @@ import trio
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.fuse import loop, notify
+from ckptfs.fuse import loop, notify, priority
 from ckptfs.fuse.adapter import Operations, is_awaited
 from ckptfs.fuse.connections import (
     Connections,
@@ -90,6 +90,8 @@ async def serve(
     bound = binding.Bound(operations.requests, fs, gate)
     server = module.Server(bound) if module else None
     latency = Latency(wanted=options.keep_cpus_awake)
+    if server is not None:
+        priority.prepare(server, wanted=options.raise_priority)
 
     def report_path(reason: str) -> None:
         path = "portable" if reason else "compiled"

@@ -20,6 +20,7 @@
 #include "hashset.h"
 #include "pages.h"
 #include "protocol.h"
+#include "waiting.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -305,6 +306,7 @@ typedef struct Server {
     size_t waiting; /* bytes of it that libfuse is to take */
     Lent *lent;     /* the buffer while Python looks at it, or NULL */
     unsigned long long requests;
+    Waits waits;
     uint64_t control_lookups;
     Callbacks calls;
     InodeTable inodes;
