@@ -211,6 +211,7 @@ class ServerModule(Protocol):
     #: Constants of both sides, by name; `binding.CONSTANTS` has Python's.
     CONSTANTS: dict[str, int]
     HISTORY_NAME: str
+    FORKS_NAME: str
     Server: Callable[[Callbacks], CompiledServer]
 
     def decode_inode(

@@ -598,7 +598,7 @@ static PyObject *make_constants(void)
 {
     PyObject *constants = PyDict_New();
 #define ADD(name) constants && add_number(constants, #name, name)
-    if (ADD(INO_BITS) && ADD(HISTORY) && ADD(CONTROL) && ADD(CONTROL_STEP) &&
+    if (ADD(INO_BITS) && ADD(HISTORY) && ADD(FORKS_ROOT) && ADD(CONTROL) && ADD(CONTROL_STEP) &&
         ADD(CONTROL_CONNECTION) && ADD(POSITION_BITS) && ADD(STREAM_FIRST) && ADD(BLOCK_SIZE) &&
         ADD(FILE_SIZE_MAX) && ADD(NAME_BYTES_MAX) && ADD(TARGET_BYTES_MAX) && ADD(SUFFIX_SIZE) &&
         ADD(FOREVER) && ADD(IO_SIZE) && ADD(FATTR_ATIME_NOW) && ADD(FATTR_MTIME_NOW))
@@ -618,6 +618,7 @@ PyMODINIT_FUNC PyInit__server(void)
     PyObject *constants = make_constants();
     int is_made = module && constants && !PyModule_AddObjectRef(module, "CONSTANTS", constants) &&
                   !PyModule_AddStringConstant(module, "HISTORY_NAME", HISTORY_NAME) &&
+                  !PyModule_AddStringConstant(module, "FORKS_NAME", FORKS_NAME) &&
                   !PyModule_AddObjectRef(module, "Server", (PyObject *)&ServerType);
     Py_XDECREF(constants);
     if (!is_made)
