@@ -195,7 +195,7 @@ class Mounted:
         self._hub = Hub(plan.workspace.path)
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
         self._slices = Slices()
-        self._scanning = Scanning(service, scan, self._slices, plan.workspace.path)
+        self._scanning = Scanning(service, scan, self._slices)
         #: Verbs that make another checkpoint the head follow each other.
         self._restoring = trio.Lock()
         self._housekeeping = Housekeeping(service, self._auto, self._hub, self._slices)
@@ -580,7 +580,8 @@ class Mounted:
             write_back=write_back and self._shutdown.writes_back,
             on_progress=self._replies.on_progress,
         )
-        self._scanning.stop()
+        if not lazy:  # else programs go on in it, and their changes wait for the end
+            self._scanning.stop()
         return False
 
 
