@@ -30,6 +30,7 @@ class Scale:
     """Rows of the database that is filled in one transaction."""
     page_mb: int = 128
     """Bytes that are written 4 KiB at a time."""
+    log_lines: int = 50_000
     wheels: tuple[str, ...] = ("django", "flask", "sqlalchemy", "networkx", "numpy")
     """Python packages that are installed, with what they depend on."""
     releases: tuple[str, ...] = ("3.2", "4.2", "5.2")
@@ -106,6 +107,7 @@ QUICK = Scale(
     transactions=500,
     bulk_rows=50_000,
     page_mb=32,
+    log_lines=10_000,
     wheels=("django",),
     releases=("4.2", "5.2"),
     rebase_commits=15,

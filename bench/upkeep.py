@@ -203,19 +203,31 @@ def by_files(site: Site) -> Found:
         with ExitStack() as stack:
             mount = mounted(workspace, store, "--auto", "off")
             times.take(f"remount {column}", partial(stack.enter_context, mount))
+            times.take(f"first-listing {column}", partial(os.listdir, workspace))
+            last = max(workspace.glob("[0-9]*"))
+            times.take(f"first-directory {column}", partial(_look_at, last))
+            times.take(f"first-change {column}", (workspace / "made").touch)
             times.take(f"umount-unchanged {column}", partial(product.umount, workspace))
         run("rm", "-rf", workspace, store)
     titles = {
         "mount": "mount, the first time",
         "umount": "umount, ten files changed",
         "remount": "mount again, nothing changed below",
-        "umount-unchanged": "umount, nothing changed",
+        "first-listing": "then the first listing of its root",
+        "first-directory": "then a stat of every file in one of its directories",
+        "first-change": "then the first change, which waits for the end of the scan",
+        "umount-unchanged": "umount, one file made",
     }
     group = "Mount and umount by number of files"
     return [
         times.comparison(f"{verb}-by-files", group, title, verb, columns)
         for verb, title in titles.items()
     ]
+
+
+def _look_at(directory: Path) -> None:
+    for entry in os.scandir(directory):
+        entry.stat()
 
 
 def _make_tree(root: Path, count: int) -> None:

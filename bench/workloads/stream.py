@@ -1,5 +1,6 @@
-"""One large file, written and read 1 MiB at a time."""
+"""One file: large, written and read 1 MiB at a time; in pages; line by line."""
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -117,3 +118,16 @@ def dd_pages(place: WorkDirectory) -> Iterator[None]:
     count = f"count={place.scale.page_mb << 8}"
     yield
     run("dd", "if=/dev/zero", f"of={place / 'pages'}", "bs=4k", count, "conv=fsync", "status=none")
+
+
+@workload("log", "a log of {scale.log_lines:,} lines, flushed line by line", scene="log")
+def log_lines(place: WorkDirectory) -> Iterator[None]:
+    """As Python's logging writes one, each line with its time."""
+    handler = logging.FileHandler(place / "app.log")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logger = logging.Logger("bench")
+    logger.addHandler(handler)
+    yield
+    for number in range(place.scale.log_lines):
+        logger.info("request %d took %.3f ms for %s", number, number * 0.01, "/index.html")
+    handler.close()

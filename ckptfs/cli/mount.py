@@ -142,6 +142,10 @@ class _ForegroundAnnouncer:
         _say(self._plan, record, as_json=self._as_json)
 
 
+#: Of a scan that goes on behind the mount.
+_COMPARING = "comparing it with the directory"
+
+
 def _say(plan: preflight.Plan, started: JsonObject, *, as_json: bool) -> None:
     workspace, scan = plan.workspace, started["scan"]
     record = {
@@ -159,10 +163,13 @@ def _say(plan: preflight.Plan, started: JsonObject, *, as_json: bool) -> None:
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
     }
     how = " read-only" if plan.read_only else ""
-    human = f"Mounted {output.safe(workspace.path)}{how}; brought in: {output.changes_text(scan)}."
+    brought = f"brought in: {output.changes_text(scan)}" if scan else _COMPARING
+    human = f"Mounted {output.safe(workspace.path)}{how}; {brought}."
     output.result(record, human, as_json=as_json)
     sys.stdout.flush()
-    for line in (*output.remarks(scan), *_remarks(plan)):
+    if scan is None:
+        output.note("Until that has ended, changes and most commands wait; `ckptfs status` tells.")
+    for line in (*(output.remarks(scan) if scan else ()), *_remarks(plan)):
         output.note(line)
     if started["server"] == "portable":
         output.note(f"Served by {output.portable_text(started['server_reason'])}.")

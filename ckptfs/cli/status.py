@@ -77,6 +77,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
         "short_of_room": None,
         "room": None,
         "read_only": None,
+        "scan": None,
         "server": None,
         "server_reason": None,
         "cpus_awake": None,
@@ -248,6 +249,12 @@ def _served(record: JsonObject) -> list[tuple[str, str]]:
         rows.append(("served by", "the compiled server"))
     elif record["server"] is not None:
         rows.append(("served by", output.portable_text(record["server_reason"])))
+    if record["scan"] is not None and not record["scan"]["ended"]:
+        words = (
+            f"{record['scan']['files']:,} of about {record['scan']['total_files']:,} entries; "
+            "changes and most commands wait for its end"
+        )
+        rows.append(("compared", words))
     if record["cpus_awake"]:
         words = "do not sleep deeply while requests come; setting serve.keep_cpus_awake"
         rows.append(("CPUs", words))

@@ -23,20 +23,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import NamedTuple
 
 from ckptfs import __version__, config, fuse, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
-from ckptfs.daemon import mounts, preflight
+from ckptfs.daemon import mounts, preflight, scanning
 from ckptfs.daemon.launch import Announcer
 from ckptfs.daemon.mounted import Mounted, UmountReplies, mount_options
+from ckptfs.daemon.scanning import not_brought_in
 from ckptfs.daemon.shutdown import Shutdown, added_up, incomplete, with_file
 from ckptfs.errors import (
     CkptfsError,
     ControlError,
     MountFailed,
     NoPermission,
-    StoreFull,
     StoreGone,
     StoreInUse,
     WriteBackIncomplete,
@@ -48,7 +49,7 @@ from ckptfs.service.arguments import JsonObject, OnProgress
 from ckptfs.service.wire import progress_of, sync_result
 from ckptfs.store import Store, new_store
 from ckptfs.store.directory import store_exists
-from ckptfs.sync import SyncResult, lower
+from ckptfs.sync import ScanBehind, SyncResult, lower
 
 log = logging.getLogger(__name__)
 
@@ -161,12 +162,23 @@ def _clear_dead(plan: preflight.Plan) -> None:
         mounts.unmount(plan.workspace.path, detach=True)
 
 
+class _BroughtIn(NamedTuple):
+    """What a mount took over from the lower directory, or the scan that is still to do so."""
+
+    result: JsonObject | None
+    scan: ScanBehind | None = None
+
+
 def _bring_in(
     service: Service, plan: preflight.Plan, dir_fd: int, announcer: Announcer
-) -> JsonObject:
+) -> _BroughtIn:
     try:
         imported = None
         service.add_excluded(plan.exclude)
+        scan = _begin_scan(service, plan, dir_fd)
+        if scan is not None:
+            log.info("serving while up to %d entries are compared", scan.total)
+            return _BroughtIn(None, scan)
         if plan.source is not None:
             imported = service.import_tree(plan.source, progress_of(announcer.progress, "import"))
         watch = progress_of(announcer.progress, "scan")
@@ -175,15 +187,16 @@ def _bring_in(
             # The directory itself is empty then.
             result = imported
     except OSError as error:
-        raise _not_brought_in(plan.workspace, error) from error
+        raise not_brought_in(plan.workspace, error) from error
     log.info("brought in: %s", result[:5])
-    return sync_result(result)
+    return _BroughtIn(sync_result(result))
 
 
-def _not_brought_in(workspace: Workspace, error: OSError) -> CkptfsError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull(workspace.store)
-    return MountFailed(workspace.path, f"its content cannot be read ({reason_of(error)})")
+def _begin_scan(service: Service, plan: preflight.Plan, dir_fd: int) -> ScanBehind | None:
+    """The scan, if it may come behind the mount; not over the dead mount of one that was killed."""
+    if plan.source is not None or plan.covered_by_dead or not scanning.is_wanted(service):
+        return None
+    return service.begin_scan(dir_fd, plan.workspace.path)
 
 
 class _Start:
@@ -193,7 +206,7 @@ class _Start:
         self.plan = plan
         self.note = note
         self._announcer = announcer
-        self._brought: JsonObject | None = None
+        self._brought: _BroughtIn | None = None
         #: `locating.directory_id` of the lower directory.
         self._place: str | None = None
 
@@ -203,13 +216,19 @@ class _Start:
             self._brought = _bring_in(service, self.plan, dir_fd, self._announcer)
             self._place = locating.directory_id(dir_fd)
 
+    @property
+    def scan(self) -> ScanBehind | None:
+        """The scan that goes on behind the mount."""
+        return None if self._brought is None else self._brought.scan
+
     def announce(self, service: Service, served: fuse.ServedBy) -> None:
         workspace = self.plan.workspace
         config.register(workspace, directory=self._place)
         runtime.publish(workspace, self.note._replace(state=runtime.SERVING))
         room = service.shortage()
         short = None if room is None else room._asdict()
-        record = {"pid": os.getpid(), "scan": self._brought, "room": short}
+        brought = None if self._brought is None else self._brought.result
+        record = {"pid": os.getpid(), "scan": brought, "room": short}
         self._announcer.ready({**record, **served._asdict()})
         log.info("mounted")
 
@@ -229,7 +248,7 @@ def _serve(
     stderr = Stderr()
     try:
         _clear_dead(plan)
-        mounted = Mounted(plan, service, start.note, replies, shutdown)
+        mounted = Mounted(plan, service, start.note, replies, shutdown, start.scan)
         mounted.serve(listener, lambda: start.bring_in(service, dir_fd), started)
     except MountFailed as error:
         said = stderr.release()

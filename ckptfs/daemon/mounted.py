@@ -34,6 +34,7 @@ from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.mounts import is_inside
 from ckptfs.daemon.preflight import Plan
 from ckptfs.daemon.reading import Client, Readers
+from ckptfs.daemon.scanning import Scanning, not_brought_in
 from ckptfs.daemon.shutdown import Shutdown
 from ckptfs.daemon.slices import Slices
 from ckptfs.daemon.watchers import WatchNotifier, heard
@@ -49,6 +50,7 @@ from ckptfs.service import Service, service, verbs, wire
 from ckptfs.service.arguments import JsonObject, OnProgress
 from ckptfs.service.verbs import Verb
 from ckptfs.store import View
+from ckptfs.sync import ScanBehind
 
 log = logging.getLogger(__name__)
 
@@ -178,6 +180,7 @@ class Mounted:
         note: runtime.Daemon,
         replies: UmountReplies,
         shutdown: Shutdown,
+        scan: ScanBehind | None = None,
     ) -> None:
         self._plan = plan
         self._service = service
@@ -185,12 +188,14 @@ class Mounted:
         self._replies = replies
         self._shutdown = shutdown
         self._failure: Exception | None = None
+        self._is_mounted = trio.Event()
         #: What replies to requests, from the mount on.
         self.served = fuse.ServedBy("portable", "it is not mounted yet", False, "")
         self._scope = trio.CancelScope()
         self._hub = Hub(plan.workspace.path)
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
         self._slices = Slices()
+        self._scanning = Scanning(service, scan, self._slices, plan.workspace.path)
         #: Verbs that make another checkpoint the head follow each other.
         self._restoring = trio.Lock()
         self._housekeeping = Housekeeping(service, self._auto, self._hub, self._slices)
@@ -218,9 +223,10 @@ class Mounted:
                 nursery.start_soon(
                     server.serve, listener, self._answer, self._mount_connections.handed
                 )
-                nursery.start_soon(self._housekeeping.run)
-                nursery.start_soon(self._housekeeping.compress)
-                nursery.start_soon(self._housekeeping.give_back)
+                nursery.start_soon(self._scan)
+                nursery.start_soon(self._after_scan, self._housekeeping.run)
+                nursery.start_soon(self._after_scan, self._housekeeping.compress)
+                nursery.start_soon(self._after_scan, self._housekeeping.give_back)
                 nursery.start_soon(self._watch_notifier.run)
                 with self._scope:
                     await self._serve_files(lambda: self._started(started, nursery))
@@ -229,8 +235,22 @@ class Mounted:
     def _started(self, started: Callable[[], None], nursery: trio.Nursery) -> None:
         self._shutdown.mounted()
         nursery.start_soon(self._shutdown.watch)
-        nursery.start_soon(self._finish_purge)
+        nursery.start_soon(self._after_scan, self._finish_purge)
+        self._is_mounted.set()
         started()
+
+    async def _scan(self) -> None:
+        """End the scan that goes on behind the mount; it ends the mount if it fails."""
+        await self._is_mounted.wait()
+        try:
+            await self._scanning.run()
+        except OSError as error:
+            self._failure = not_brought_in(self._plan.workspace, error)
+            self._scope.cancel()
+
+    async def _after_scan(self, task: Callable[[], Awaitable[None]]) -> None:
+        await self._scanning.wait()
+        await task()
 
     async def _serve_files(self, started: Callable[[], None]) -> None:
         path, options = self._plan.workspace.path, mount_options(self._plan)
@@ -246,6 +266,7 @@ class Mounted:
                 prepare=self._prepare,
                 history=CheckpointsDir(self._service, path, self._hub),
                 guard=self._auto,
+                gate=self._scanning,
                 connect=self._mount_connections,
                 committed=self._housekeeping.notify,
                 report=self._note_served,
@@ -282,6 +303,7 @@ class Mounted:
         if verb.module == verbs.DAEMON:
             own: Callable[..., Awaitable[JsonObject | None]] = getattr(self, f"_do_{verb.name}")
             return await own(request, connection, **values)
+        await self._scanning.ended()
         if verb.changes_files(values):
             self._require_writable(verb.name)
         if verb.needs_sync:
@@ -465,6 +487,7 @@ class Mounted:
         self, _: Request, connection: Connection, *, seconds: float | None
     ) -> None:
         """Stand still for a client that takes checkpoints of several workspaces as one."""
+        await self._scanning.ended()
         await self._sync()
         saved: list[JsonObject] = []
 
@@ -492,6 +515,7 @@ class Mounted:
             "expired_for_room": self._auto.expired_for_room,
             "short_of_room": room is not None,
             "room": None if room is None else room._asdict(),
+            "scan": self._scanning.status(),
             "read_only": mounts.is_read_only(self._plan.workspace.path),
             **self.served._asdict(),
         }
@@ -546,11 +570,13 @@ class Mounted:
                 await self._shutdown.sync_kernel()
                 return True
         await self._shutdown.sync_kernel()
+        await self._scanning.may_be_left()
         await self._shutdown.unmount(
             lazy=lazy,
             write_back=write_back and self._shutdown.writes_back,
             on_progress=self._replies.on_progress,
         )
+        self._scanning.stop()
         return False
 
 

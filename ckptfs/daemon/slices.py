@@ -2,10 +2,10 @@
 
 The work is a generator (`ckptfs.interrupts.Steps`): where it yields, everything is whole. A slice
 lasts 5 ms at most, and half a millisecond if a request waits. While programs are at work in the
-workspace, each slice is followed by a rest of four times its length, in which only requests are
-served: so programs have four fifths of the time, and a step that cannot be divided, such as a
-commit, comes seldom enough for one request in a hundred to meet it. Work that only reads has no
-such steps, and rests for two milliseconds.
+workspace, each slice is followed by a rest of twice its length, in which only requests are served:
+so programs have two thirds of the time, and a step that cannot be divided, such as a commit, meets
+about one request in a hundred. Work that only reads has no such steps, and rests for two
+milliseconds.
 
 One work runs at a time; the next one waits for its end, or until it waits itself for something else
 (a process, a disk). All other verbs (saves, hooks, restores, reads) and all requests are served

@@ -58,6 +58,9 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── TagTaken               49
     │   ├── CheckpointPinned       70
     │   ├── SettingInvalid         71
+    │   ├── ForkInvalid            87
+    │   ├── ForkTaken              88
+    │   ├── ForkUnknown            89
     │   ├── StateInvalid           72
     │   ├── StateNotWritten        73
     │   ├── AuthorUnknown          74
@@ -153,6 +156,9 @@ from ckptfs.errors.workspace import (
     CheckpointUnknown,
     Conflict,
     DestinationInvalid,
+    ForkInvalid,
+    ForkTaken,
+    ForkUnknown,
     MergeConflict,
     MountedByOther,
     NotConfirmed,
@@ -202,6 +208,9 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "ForkInvalid",
+    "ForkTaken",
+    "ForkUnknown",
     "Interrupted",
     "MergeConflict",
     "MountError",

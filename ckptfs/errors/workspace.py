@@ -314,6 +314,39 @@ class TagTaken(WorkspaceError):
         )
 
 
+class ForkInvalid(WorkspaceError):
+    kind = "fork-invalid"
+    exit_code = 87
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot use {name!r} as a fork: {reason}. Nothing was changed.",
+            hint="A fork's name is one component of a path, such as `idea-2`.",
+        )
+
+
+class ForkTaken(WorkspaceError):
+    kind = "fork-taken"
+    exit_code = 88
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot use {name!r} as a fork's name: {reason}. Nothing was changed.",
+            hint="`ckptfs forks` and `ckptfs list` show the names that are taken.",
+        )
+
+
+class ForkUnknown(WorkspaceError):
+    kind = "fork-unknown"
+    exit_code = 89
+
+    def __init__(self, name: str, near: Sequence[str] = ()) -> None:
+        super().__init__(
+            f"There is no fork {name!r}. Nothing was changed.",
+            hint=f"Did you mean {' or '.join(near)}?" if near else "`ckptfs forks` lists them.",
+        )
+
+
 class StateInvalid(WorkspaceError):
     """A document that cannot be kept with a checkpoint, or is not there."""
 

@@ -1,5 +1,5 @@
 """POSIX in a view."""
 
-from ckptfs.fs.filesystem import Filesystem
+from ckptfs.fs.filesystem import Filesystem, filesystems
 
-__all__ = ["Filesystem"]
+__all__ = ["Filesystem", "filesystems"]

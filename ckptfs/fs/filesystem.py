@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ckptfs.fs import bulk, clones, content, inodes, names, ranges, renames
 from ckptfs.fs.authorship import Authorship
@@ -22,11 +24,23 @@ def ignore(what: object) -> None:
     """The callback for changes where no mount follows them."""
 
 
+#: By store, the file systems of its lines.
+_open: WeakKeyDictionary[Store, WeakValueDictionary[int, Filesystem]] = WeakKeyDictionary()
+
+
+def filesystems(store: Store) -> list[Filesystem]:
+    """Those that are open on a store, each of another line."""
+    found = _open.get(store)
+    return [fs for line, fs in found.items() if line in store.heads] if found else []
+
+
 class Filesystem:
     def __init__(self, store: Store, clock: Clock = wall_clock, *, line: int = MAIN_LINE) -> None:
         self.store = store
         #: Whose head it writes.
         self.line = line
+        #: The facts of the store that belong to its line.
+        self.facts = store.metadata.of_line(line)
         self.clock = clock
         #: What is kept out of history.
         self.exclusion = Exclusion(store, lambda ino: self.changing(ino))
@@ -66,6 +80,8 @@ class Filesystem:
         #: it is in; or else with what it has become, if that is what its user sees.
         self.changing: Callable[[Ino], object] = ignore
         self.changed: Callable[[Inode], object] = ignore
+        self.head.lead()
+        _open.setdefault(store, WeakValueDictionary())[line] = self
         if not store.read_only:
             if not self.head.inodes:
                 inodes.make_root(self, 0o755, os.getuid(), os.getgid())
@@ -85,12 +101,19 @@ class Filesystem:
     def _get_head(self) -> View:
         return self.store.heads[self.line]
 
+    def close(self) -> None:
+        """Have its line served no more; what it acknowledged stays."""
+        self.flush()
+        self.store.pending.forget(self.line)
+        if _open[self.store].get(self.line) is self:
+            del _open[self.store][self.line]
+
     def view_of(self, epoch: Epoch) -> View:
         return self.store.view(epoch)
 
     def is_excluded(self, ino: Ino) -> bool:
         """Whether an inode of the workspace is kept out of history."""
-        excluded = self.store.excluded
+        excluded = self.head.excluded
         return excluded is not None and is_own(self, excluded, ino)
 
     def excludes(self, ino: Ino, name: bytes = b"", *, is_dir: bool = False) -> bool:
@@ -114,7 +137,7 @@ class Filesystem:
 
     def _other_views(self) -> Iterable[View]:
         """Every view besides the head that may have dirty inodes."""
-        excluded = self.store.excluded
+        excluded = self.head.excluded
         if excluded is None and not self.limbo:
             return ()
         views = set(self.limbo.values())
@@ -122,9 +145,11 @@ class Filesystem:
 
     def _register(self) -> None:
         """Have what waits here flushed with all that waits in the store."""
-        register = self.store.pending.register
+        register = partial(self.store.pending.register, line=self.line)
         blocks, dirty = self.partial, self.dirty_inodes
-        register(pending.PARTIAL_BLOCKS, blocks.flush, log=blocks.log, holds=blocks.holds)
+        # The journal's fragments name a content, which two lines may have and change.
+        log = blocks.log if self.line == MAIN_LINE else blocks.flush
+        register(pending.PARTIAL_BLOCKS, blocks.flush, log=log, holds=blocks.holds)
         register(pending.NEW_ENTRIES, self.new_entries.flush, holds=self.new_entries.holds)
         register(pending.DIRTY_INODES, dirty.flush, log=dirty.log, holds=dirty.holds)
         register(pending.BORDERS, self.exclusion.flush, holds=self.exclusion.holds)

@@ -18,6 +18,8 @@ from ckptfs.store.format import (
     NO_EPOCH,
     PRESENT,
     inode_entity,
+    orphan_key,
+    orphan_of,
     pack_u64,
     unpack_inode,
     xattr_entity,
@@ -65,14 +67,14 @@ def require_file(inode: Inode) -> None:
 def save(fs: Filesystem, view: View, inode: Inode) -> None:
     """Keep a changed inode. One file's making is half a dozen changes to its inode and its
     directory's; they meet in memory, and the last one goes into the transaction."""
-    if view is not fs.store.excluded:
+    if view is not fs.head.excluded:
         fs.signing.add(inode.ino)
     keep(fs, view, inode)
 
 
 def save_all(fs: Filesystem, view: View, found: dict[Ino, Inode]) -> None:
     """`save` of many new ones, which the caller has noted: no cache knows of them yet."""
-    if view is not fs.store.excluded:
+    if view is not fs.head.excluded:
         fs.signing.update(found)
     if len(view.dirty_inodes) >= DIRTY_MAX:
         fs.dirty_inodes.flush_view(view)
@@ -299,7 +301,7 @@ def leave_orphans(fs: Filesystem, ino: Ino) -> None:
     fs.unlinked.discard(ino)
     fs.nameless.discard(ino)
     fs.forgotten.discard(ino)
-    fs.store.orphans.delete(pack_u64(ino))
+    fs.store.orphans.delete(orphan_key(ino, fs.line))
 
 
 def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
@@ -343,21 +345,24 @@ def _erase_xattrs(fs: Filesystem, view: View, ino: Ino) -> None:
 def record_orphans(fs: Filesystem) -> None:
     """Before a commit: note the nameless inodes in use, so that a crash does not leak them."""
     for ino in fs.unlinked:
-        fs.store.orphans.add(pack_u64(ino), b"")
+        fs.store.orphans.add(orphan_key(ino, fs.line), b"")
 
 
 def holds_orphan(fs: Filesystem, read: Read) -> bool:
     """Whether a nameless inode is not noted yet."""
     orphans = fs.store.orphans
+    keys = (orphan_key(ino, fs.line) for ino in fs.unlinked)
     return read.table == "orphans" and any(
-        read.asks_for(pack_u64(ino)) and not orphans.has_row(pack_u64(ino)) for ino in fs.unlinked
+        read.asks_for(key) and not orphans.has_row(key) for key in keys
     )
 
 
 def reap_orphans(fs: Filesystem) -> None:
     """At start: what an earlier mount kept open is not in use any more."""
     for key, _ in list(fs.store.orphans.walk()):
-        destroy(fs, fs.head, Ino(int.from_bytes(key, "big")))
+        ino, line = orphan_of(key)
+        if line == fs.line:
+            destroy(fs, fs.head, ino)
 
 
 def make_root(fs: Filesystem, mode: int, uid: int, gid: int) -> Inode:

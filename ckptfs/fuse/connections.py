@@ -128,7 +128,7 @@ class Connections:
         requests = Requests(tree.fs, tree.options, tree.guard or unguarded(), tree.connect)
         connection = Connection(tree, path, device, requests)
         fallback = Fallback(requests, tree.history, self._start)
-        bound = Bound(requests, tree.fs, fallback.other)
+        bound = Bound(requests, tree.fs, other=fallback.other)
         connection.bound, connection.server = bound, module.Server(bound)
         fallback.replies = connection.server
         connection.server.open(device.fd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -85,6 +85,56 @@ class Guard(Protocol):
 
     def name_step(self, pid: int, text: str) -> None:
         """What this process does next is called so; nothing in particular if it is empty."""
+
+
+class GateKeeper(Protocol):
+    """The part of the compiled server that lets changes wait."""
+
+    def open_gate(self) -> object: ...
+    def holds_changes(self) -> bool: ...
+
+
+class Gate(Protocol):
+    """Where a mount serves before its tree is compared with another: what has to be compared before
+    it is shown. While it is closed, changes wait."""
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def uncompared(self) -> Mapping[Ino, object]:
+        """The directories that are not compared: always the same dictionary."""
+
+    def compare(self, node: int) -> None:
+        """Compare one of them."""
+
+    def compare_all(self) -> None:
+        """Compare all at once: the requests cannot be told apart. It is open then."""
+
+    def kept_by(self, keeper: GateKeeper) -> None:
+        """It is closed; this opens it."""
+
+
+class _Open:
+    """The gate of a mount that has nothing to compare."""
+
+    is_closed = False
+
+    def __init__(self) -> None:
+        self.uncompared: dict[Ino, object] = {}
+
+    def compare(self, node: int) -> None:
+        pass
+
+    def compare_all(self) -> None:
+        pass
+
+    def kept_by(self, keeper: GateKeeper) -> None:
+        pass
+
+
+def ungated() -> Gate:
+    return _Open()
 
 
 #: Threads of this process that touch files to wake the programs that watch them: their requests

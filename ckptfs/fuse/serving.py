@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import pyfuse3
@@ -29,7 +30,7 @@ from ckptfs.fuse.connections import (
     read_ahead,
 )
 from ckptfs.fuse.control_files import Connect, refuse
-from ckptfs.fuse.hooks import Guard, HistoryHooks, MountOptions, ServedBy
+from ckptfs.fuse.hooks import Gate, Guard, HistoryHooks, MountOptions, ServedBy, ungated
 from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notify import invalidate
 from ckptfs.fuse.requests import Requests
@@ -48,6 +49,8 @@ INTERVAL_S = 1.0
 #: Since then it has what `protocol.h` calls NEEDED.
 _KERNEL_LEAST = (5, 11)
 _OLD_KERNEL = "the kernel is older than 5.11"
+#: How long a commit may make holes in the heap while requests wait.
+_PUNCHING_S = 0.005
 #: Reading alone fills memory with the store's map: look at it after so many requests.
 _TRIM_REQUESTS = 5_000
 
@@ -61,6 +64,7 @@ async def serve(
     prepare: Callable[[], None] = lambda: None,
     history: HistoryHooks | None = None,
     guard: Guard | None = None,
+    gate: Gate | None = None,
     connect: Connect = refuse,
     committed: Callable[[], None] = lambda: None,
     report: Callable[[ServedBy], None] = lambda served: None,
@@ -70,7 +74,8 @@ async def serve(
     ends, and a mount that is still there is dead: it stays, since what it covers may be older.
 
     ``prepare`` is called when the mount covers its directory and nothing is answered yet,
-    ``started`` just before requests are. ``guard`` is called before every change,
+    ``started`` just before requests are. ``guard`` is called before every change, ``gate`` tells
+    what has to be compared before it is shown; without the compiled server that is done first.
     ``connect`` makes the connections of `.checkpoints/.control`, ``committed`` is called
     after every commit that was made because requests paused or the interval ended. ``report`` is
     called with what serves the requests: before ``started``, and again should the kernel turn out
@@ -81,7 +86,8 @@ async def serve(
     logging.getLogger("pyfuse3").addFilter(is_awaited)
     operations = Operations(fs, options, history, guard, connect)
     module, reason = binding.load()
-    bound = binding.Bound(operations.requests, fs)
+    gate = gate or ungated()
+    bound = binding.Bound(operations.requests, fs, gate)
     server = module.Server(bound) if module else None
     latency = Latency(wanted=options.keep_cpus_awake)
 
@@ -105,13 +111,17 @@ async def serve(
     _mount(operations, mountpoint, _fuse_options(options))
     try:
         prepare()
+        if server is None or not server.hooked() or _is_old_kernel():
+            gate.compare_all()
     except BaseException:
         pyfuse3.close(unmount=False)
         raise
     notify.session.ended.clear()
     fs.keep_unlinked = True
+    fs.store.heap.punching_s = _PUNCHING_S
     if server is not None and server.hooked():
         _use_lookup_counts(fs, operations.requests, server)
+        _close_gate(gate, server)
         reason = _OLD_KERNEL if _is_old_kernel() else ""
     report_path(reason or ("" if fs.can_ask else "pyfuse3 does not call it"))
     usable = False
@@ -130,6 +140,7 @@ async def serve(
             await pyfuse3.main(min_tasks=1, max_tasks=8)
             nursery.cancel_scope.cancel()
     finally:
+        fs.store.heap.punching_s = inf
         fs.keep_unlinked = False
         connections.close()
         operations.requests.connections.close()
@@ -185,6 +196,12 @@ def _use_lookup_counts(fs: Filesystem, requests: Requests, server: CompiledServe
     follow_lookups(fs, requests, server)
     fs.commit()
     fs.store.attach_reader(server)
+
+
+def _close_gate(gate: Gate, server: CompiledServer) -> None:
+    if gate.is_closed:
+        server.close_gate()
+        gate.kept_by(server)
 
 
 def _use_open_handles(fs: Filesystem, requests: Requests) -> None:
@@ -251,6 +268,8 @@ class Committer:
             self._committed()
             self._trimmed = self.requests()
             self._changed = trio.Event()
+            if self._fs.store.heap.is_waiting:
+                self._changed.set()
 
     async def _pause_or_interval(self) -> bool:
         """Wait until no request has come for a while, or for the whole interval. Whether it was a

@@ -208,7 +208,7 @@ class _Restores:
         known = {checkpoint.id: checkpoint.epoch for checkpoint in checkpoints(fs.store)}
         #: By process and command, where each of its restores went; None if that is gone.
         self._went: dict[tuple[int, str], set[Epoch | None]] = {}
-        for entry in log(fs.store):
+        for entry in log(fs):
             went = self._went.setdefault((entry.pid, entry.command), set())
             went.add(known.get(entry.target))
 

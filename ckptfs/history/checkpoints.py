@@ -15,14 +15,16 @@ from weakref import WeakKeyDictionary
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, Epoch
+from ckptfs.model import CHECKPOINT_MAX, CHECKPOINT_SLOTS, MAIN_LINE, Epoch
 from ckptfs.store import Store, View
 from ckptfs.store.epochs import alone
 from ckptfs.store.format import NO_EPOCH
-from ckptfs.store.metadata import NEXT_CHECKPOINT
+from ckptfs.store.metadata import NEXT_CHECKPOINT, NEXT_FORK
 
 #: The kind of a checkpoint that keeps what the next change destroys (`ckptfs.history.auto`).
 MOMENT = "moment"
+#: The kind of the checkpoint that a fork begins at, and of the last state of a deleted one.
+FORK = "fork"
 #: In the metadata of a moment: the path that the next change took something away from.
 LOST = "lost"
 #: The name of the current task (`ckptfs.history.tasks`), which checkpoints belong to.
@@ -67,6 +69,8 @@ class Checkpoint:
     state: dict[str, Any] = field(default_factory=dict)
     #: How many bytes were accepted since the checkpoint before it.
     bytes: int = 0
+    #: The fork whose head it was; 0 for the main line.
+    fork: int = MAIN_LINE
     #: What was run there (`ckptfs.history.runs`), each command once, the last one last.
     runs: tuple[Run, ...] = ()
 
@@ -106,7 +110,7 @@ def seal(
     fs.authorship.finish()
     store = fs.store
     sealed = fs.head
-    if task := store.metadata.get(CURRENT_TASK):
+    if task := fs.facts.get(CURRENT_TASK):
         metadata = {"task": task.decode(), **(metadata or {})}
     checkpoint = Checkpoint(
         _next_id(store),
@@ -120,6 +124,7 @@ def seal(
         cause or Cause(),
         state or {},
         _bytes_since(store),
+        fs.line,
     )
     store.seal_epoch(sealed, _info(checkpoint))
     fs.head = store.open_epoch(sealed.epoch, inodes=sealed.inodes)
@@ -193,6 +198,7 @@ def _checkpoint(epoch: Epoch, info: dict[str, Any]) -> Checkpoint:
         Cause(**info.get("cause", {})),
         info.get("state", {}),
         info.get("bytes", 0),
+        info.get("fork", MAIN_LINE),
         tuple(Run(**run) for run in info.get("runs", ())),
     )
 
@@ -334,6 +340,17 @@ def expirable(store: Store) -> list[Checkpoint]:
 
 def count_moments(store: Store) -> int:
     return _cached(store).count_moments()
+
+
+def of_line(fs: Filesystem, *, moments: bool = False) -> list[Checkpoint]:
+    """The checkpoints that a line took and those that it descends from, oldest first. The main
+    line has those that a restore went back past, too."""
+    store, line = fs.store, fs.line
+    every = checkpoints(store) if moments else without_moments(store)
+    if line == MAIN_LINE and not store.metadata.number(NEXT_FORK, 0):
+        return every
+    above = {item.epoch for item in _way_back(fs)}
+    return [item for item in every if item.fork == line or item.epoch in above]
 
 
 def lineage(fs: Filesystem) -> list[Checkpoint]:

@@ -20,7 +20,7 @@ from ckptfs.history.shifted import LARGE, Stored, relate_versions
 from ckptfs.history.upkeep import Job, Steps, finish, pause
 from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View, codec
-from ckptfs.store.blocks import PACKED_MAX, Member, PackUsage
+from ckptfs.store.blocks import PACKED_MAX, Member
 from ckptfs.store.format import (
     PACK_MAX,
     block_entity,
@@ -32,17 +32,20 @@ from ckptfs.store.format import (
     unpack_u64,
 )
 from ckptfs.store.metadata import COMPRESSED, REPACKED
+from ckptfs.store.pack_usage import PackUsage
 
 #: A name's versions that are in large packs already are packed anew with its new ones if they are
 #: no more than so many times as many: so each is packed a few times, however many follow.
 _OLD_PER_NEW = 4
 #: When more than this share of what packs take belongs to blocks that are gone, all names are
-#: looked through, and packs that are less than half in use are emptied.
+#: looked through, and the emptiest packs are emptied until it is half of that.
 _WASTE_SHARE = 8
 #: Names are packed in parts of this many: all of a part are in memory.
 _NAMES_MAX = 20_000
 #: Blocks are read for a pack, and names looked through, so many in a step.
 _STRIDE = 8
+#: And blocks of one file so many.
+_BLOCKS_STRIDE = 128
 
 
 def compress(fs: Filesystem) -> None:
@@ -109,12 +112,14 @@ def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
         return
     usage = yield from _usage(store)
     if not everything:
-        yield from _pack_round(store, usage, _names_since(store, last))
+        full = usage.filled(PACK_MAX // 2)
+        yield from _pack_round(store, full, _names_since(store, last))
         # What goes into new packs leaves the old ones emptier.
         usage = yield from _usage(store)
         everything = usage.wasted_bytes > usage.stored_bytes // _WASTE_SHARE
     if everything:
-        yield from _pack_round(store, usage, _all_names(store))
+        full = usage.filled(PACK_MAX // 2, 2 * _WASTE_SHARE)
+        yield from _pack_round(store, full, _all_names(store))
     store.metadata.put_number(REPACKED, last)
 
 
@@ -126,9 +131,8 @@ def _usage(store: Store) -> Generator[Job | None, object, PackUsage]:
     return usage
 
 
-def _pack_round(store: Store, usage: PackUsage, names: Iterator[bytes]) -> Steps:
-    """Pack the blocks of these names, but for those in packs that are well used."""
-    full = usage.filled(PACK_MAX // 2)
+def _pack_round(store: Store, full: set[bytes], names: Iterator[bytes]) -> Steps:
+    """Pack the blocks of these names; those in full packs only where they are worth it."""
     packed: set[bytes] = set()
     part: set[bytes] = set()
     for number, name in enumerate(names):
@@ -270,7 +274,7 @@ def _blocks_of_names(
             yield from pause(store)
     blocks: dict[ContentId, list[Stored]] = {}
     for number, content in enumerate(sorted(live)):
-        blocks[content] = _stored(store, content, is_live=live[content])
+        blocks[content] = yield from _stored(store, content, is_live=live[content])
         if not number % _STRIDE:
             yield from pause(store)
     found: list[list[Stored]] = []
@@ -288,15 +292,19 @@ def _contents(store: Store, ino: bytes) -> dict[ContentId, bool]:
     return {content: content in now for content in map(_content, records) if content}
 
 
-def _stored(store: Store, content: ContentId, *, is_live: bool) -> list[Stored]:
+def _stored(
+    store: Store, content: ContentId, *, is_live: bool
+) -> Generator[Job | None, object, list[Stored]]:
     """The blocks that checkpoints have of a content, newest first."""
     heads = [head.bare for head in store.heads.values()]
     open_epochs = {head.suffix for head in heads}
     if store.excluded is not None:
         open_epochs.add(store.excluded.suffix)
     found: list[Stored] = []
-    versions = store.blockmap.versions(pack_u64(content))
-    for entity, suffix, record in sorted(versions, key=operator.itemgetter(1)):
+    versions = sorted(store.blockmap.versions(pack_u64(content)), key=operator.itemgetter(1))
+    for number, (entity, suffix, record) in enumerate(versions, 1):
+        if not number % _BLOCKS_STRIDE:
+            yield from pause(store)
         mapping = unpack_mapping(record) if record else None
         if mapping is not None and mapping.key and suffix not in open_epochs:
             here = is_live and any(store.blockmap.get(head, entity) == record for head in heads)

@@ -8,9 +8,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from ckptfs import interrupts
-from ckptfs.fs import Filesystem
+from ckptfs.fs import Filesystem, filesystems
 from ckptfs.history import removal
 from ckptfs.history.checkpoints import (
+    FORK,
     LOST,
     Checkpoint,
     as_moment,
@@ -18,6 +19,7 @@ from ckptfs.history.checkpoints import (
     describe,
     expirable,
     find,
+    of_epoch,
     without_moments,
 )
 from ckptfs.history.hook_checkpoints import MARK
@@ -38,6 +40,7 @@ from ckptfs.history.retention import (
 from ckptfs.history.space import Freed, held_bytes, holds_more
 from ckptfs.interrupts import Steps
 from ckptfs.store import Store
+from ckptfs.store.metadata import NEXT_FORK
 
 #: How many changed names to look at in the epoch after a checkpoint.
 _LOOKED_AT = 32
@@ -72,7 +75,9 @@ def _judge(
         policy,
         fs.clock() if now_ns is None else now_ns,
         _figures(fs.store, given_bytes),
-        undo=_steps_back(fs.store),
+        undo=_steps_back(fs),
+        held=_held(fs),
+        lines=fs.store.heads.keys(),
         insight=insight(fs),
     )
 
@@ -92,8 +97,18 @@ def _judge_quickly(
     figures, shown = _figures(fs.store, given_bytes), without_moments(fs.store)
     if is_short(figures, policy) or not has_credible_times(checkpoints(fs.store), now_ns):
         return _judge(fs, policy, now_ns, given_bytes)
-    judged, undo = candidates(expirable(fs.store), shown), _steps_back(fs.store)
-    return judge(judged, policy, now_ns, figures, undo=undo, insight=insight(fs), among=shown)
+    lines = fs.store.heads.keys()
+    return judge(
+        candidates(expirable(fs.store), shown, lines),
+        policy,
+        now_ns,
+        figures,
+        undo=_steps_back(fs),
+        held=_held(fs),
+        lines=lines,
+        insight=insight(fs),
+        among=shown,
+    )
 
 
 def insight(fs: Filesystem) -> Insight:
@@ -108,10 +123,32 @@ def insight(fs: Filesystem) -> Insight:
     )
 
 
-def _steps_back(store: Store) -> list[int]:
-    """The checkpoints that `undo` and `redo` go to."""
-    entries = (undoable(store), redoable(store))
+def _steps_back(fs: Filesystem) -> list[int]:
+    """The checkpoints that `undo` and `redo` go to, in any line."""
+    each = [fs, *(other for other in filesystems(fs.store) if other is not fs)]
+    entries = [find(line) for line in each for find in (undoable, redoable)]
     return [entry.before for entry in entries if entry is not None and entry.before is not None]
+
+
+#: How long the last state of a deleted fork stays.
+_DELETED_FORK_NS = 86_400_000_000_000
+
+
+def _held(fs: Filesystem) -> dict[int, str]:
+    """What stays because of forks, and why."""
+    store = fs.store
+    found: dict[int, str] = {}
+    if not store.metadata.number(NEXT_FORK, 0):
+        return found
+    for epoch in store.forks.bases:
+        if (base := of_epoch(store, epoch)) is not None:
+            found[base.id] = "a fork stands on it"
+    since_ns = fs.clock() - _DELETED_FORK_NS
+    for item in expirable(store):
+        was_fork = item.kind == FORK and item.fork and item.fork not in store.forks
+        if was_fork and item.time_ns >= since_ns:
+            found[item.id] = "the last state of a deleted fork"
+    return found
 
 
 def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
@@ -162,7 +199,14 @@ def room_makers(
     fs.flush()
     every = checkpoints(fs.store)
     moments = [item for item in every if item.is_moment and not spares(item)]
-    verdicts = judge(every, policy, fs.clock(), undo=_steps_back(fs.store))
+    verdicts = judge(
+        every,
+        policy,
+        fs.clock(),
+        undo=_steps_back(fs),
+        held=_held(fs),
+        lines=fs.store.heads.keys(),
+    )
     held = next((item.id for item in reversed(every) if _keeps_a_loss(fs.store, item)), None)
     shown = [
         item

@@ -22,18 +22,17 @@ from ckptfs.history.checkpoints import (
     MOMENT,
     Cause,
     Checkpoint,
-    checkpoints,
     count_moments,
+    of_line,
     state_before,
     view_or_empty,
-    without_moments,
 )
 from ckptfs.history.diff.changed import MODIFIED, differences, differing_blocks, epochs_between
 from ckptfs.history.diff.tree import ADDED, DELETED, RENAMED, Change, TreeReader, compare_views
 from ckptfs.history.paths import ROOT_PATH, inodes_along, seek
 from ckptfs.history.references import parse_time
 from ckptfs.model import NO_CONTENT, Epoch, Inode
-from ckptfs.store import Store, View
+from ckptfs.store import View
 from ckptfs.store.format import NO_EPOCH, dirent_entity, epoch_of, inode_entity, pack_u64
 from ckptfs.store.tables import Versioned
 
@@ -62,7 +61,7 @@ def listed(
 
     Raises FileNotFoundError if no checkpoint has the path.
     """
-    found = checkpoints(fs.store) if moments else without_moments(fs.store)
+    found = of_line(fs, moments=moments)
     if since:
         found = _from(fs, found, since)
     if path is not None:
@@ -70,15 +69,16 @@ def listed(
         found = [item for item in found if item.id in changed]
     more = 0 if limit is None else max(0, len(found) - limit)
     shown = found[more:]
-    return Listed(shown, more, 0 if moments else _moments_between(fs.store, shown))
+    return Listed(shown, more, 0 if moments else _moments_between(fs, shown))
 
 
-def _moments_between(store: Store, shown: list[Checkpoint]) -> int:
+def _moments_between(fs: Filesystem, shown: list[Checkpoint]) -> int:
     """How many moments are not older than the oldest checkpoint shown."""
-    if not count_moments(store):
+    if not count_moments(fs.store):
         return 0
     oldest = shown[0].id if shown else 0
-    newer = takewhile(lambda item: item.id >= oldest, reversed(checkpoints(store)))
+    every = of_line(fs, moments=True)
+    newer = takewhile(lambda item: item.id >= oldest, reversed(every))
     return sum(item.is_moment for item in newer)
 
 
@@ -119,7 +119,7 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
     """Newest first. Raises FileNotFoundError if no checkpoint has the path."""
     fs.flush()
     known: dict[Epoch, Checkpoint | None] = {fs.head.epoch: None}
-    for checkpoint in reversed(checkpoints(fs.store)):
+    for checkpoint in reversed(of_line(fs, moments=True)):
         known[checkpoint.epoch] = checkpoint
     origins = {epoch: state_before(fs.store, epoch) for epoch in known}
     paths = _Followed(fs, path, origins)

@@ -17,11 +17,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.errors import Interrupted
-from ckptfs.fs import Filesystem
+from ckptfs.fs import Filesystem, filesystems
 from ckptfs.history import removal
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.changed import Changed
@@ -38,6 +40,7 @@ from ckptfs.store.format import (
     dirent_entity,
     epoch_of,
     link_place,
+    orphan_key,
     pack_inode,
     pack_u64,
     unpack_inode,
@@ -47,6 +50,9 @@ from ckptfs.store.format import (
 
 #: Under which name the store notes what is being purged.
 _NOTE = b"purge"
+
+#: Blocks of a file are dropped together up to so many bytes: that takes about 3 ms.
+_STEP_BYTES = 16 << 20
 
 #: Called with how many files are gone, and of how many.
 OnFiles = Callable[[int, int], None]
@@ -229,6 +235,8 @@ class _Remover:
         self._changed = Changed(set(), set())
         #: By epoch, how many more of them it has lost than its parent has.
         self._lost: Counter[Epoch] = Counter()
+        #: By inode and epoch, the bytes of its blocks that were dropped and are still counted.
+        self._emptied: Counter[tuple[Ino, Epoch]] = Counter()
 
     def remove_all(self, inodes: Collection[Ino]) -> Steps[None]:
         """Remove inodes, and what was ever in those that are directories before these."""
@@ -242,11 +250,32 @@ class _Remover:
                 ino = pending[-1]
                 if ino in entered:
                     pending.pop()
+                    if _is_large(self._store, ino):
+                        # Once begun it is done: a file with holes is not as it was.
+                        yield from interrupts.unstopped(self._empty(ino))
                     self._remove(ino)
                 else:
                     entered.add(ino)
                     pending += yield from self._entries(ino, entered)
         self._end_slice()
+
+    def _empty(self, ino: Ino) -> Steps[None]:
+        """Drop the blocks of a large file before it goes, in slices. Meanwhile it has holes, in
+        every epoch, and is whole but for that."""
+        blockmap = self._store.blockmap
+        for content in _contents(self._store, ino):
+            claims = _claims(self._store, ino, content)
+            for entity, _ in groupby(blockmap.versions(content), key=itemgetter(0)):
+                if interrupts.is_due():
+                    yield from self._pause()
+                    claims = _claims(self._store, ino, content)
+                rows = [
+                    (epoch_of(suffix), record) for _, suffix, record in blockmap.versions(entity)
+                ]
+                for epoch in claims:
+                    seen = self._tree.seen(rows, epoch)
+                    self._emptied[ino, epoch] += unpack_mapping(seen).length if seen else 0
+                self.pieces.update(_drop_blocks(self._store, entity))
 
     def _entries(self, directory: Ino, entered: set[Ino]) -> Steps[list[Ino]]:
         found: dict[Ino, None] = {}
@@ -288,6 +317,9 @@ class _Remover:
             store.note()
             store.excluded.inodes -= self._lost[EXCLUDED_EPOCH]
         self._lost.clear()
+        for (ino, epoch), less in self._emptied.items():
+            _shrink(self._fs, ino, epoch, less)
+        self._emptied.clear()
         if self._changed.inodes:
             self._on_changed(self._changed)
             self._changed = Changed(set(), set())
@@ -325,19 +357,24 @@ class _Remover:
         self._changed.entries.update(places)
         self._changed.inodes.add(ino)
         self.removed.add(ino)
-        _forget(self._fs, ino)
+        for fs in filesystems(store):
+            _forget(fs, ino)
+        for line in store.heads:
+            store.orphans.delete(orphan_key(ino, line))
 
     def _uncount(self, ino: Ino, versions: list[tuple[Epoch, bytes]], parents: set[Ino]) -> None:
         """Correct the link counts of directories that a doomed one is or was in."""
-        if ino in self._fs.exclusion.borders:
-            self._fs.exclusion.drop(ino)
+        for fs in filesystems(self._store):
+            if ino in fs.exclusion.borders:
+                fs.exclusion.drop(ino)
         for parent in parents - {Ino(0)}:
             directories = inode_versions(self._store, parent)
             for epoch, record in directories:
                 seen = self._tree.seen(versions, epoch)
                 if record and seen and _is_in(unpack_inode(ino, seen), parent):
                     directory = unpack_inode(parent, record)
-                    self._fs.changing(parent)
+                    for fs in filesystems(self._store):
+                        fs.changing(parent)
                     less = pack_inode(directory._replace(nlink=directory.nlink - 1))
                     self._store.inodes.put(_at_epoch(self._store, epoch), pack_u64(parent), less)
             seen = self._tree.seen(versions, EXCLUDED_EPOCH)
@@ -375,9 +412,33 @@ def _at_epoch(store: Store, epoch: Epoch) -> View:
     return alone(epoch, writable=writable, inodes=0)
 
 
-def _drop_blocks(store: Store, content: bytes) -> Iterator[bytes]:
-    """Drop every block of a content; yield the key of the bytes of each."""
-    for entity, suffix, record in store.blockmap.versions(content):
+def _is_large(store: Store, ino: Ino) -> bool:
+    """Whether an inode has, or had, more blocks than may be dropped in one step."""
+    records = (record for _, record in inode_versions(store, ino) if record)
+    return any(unpack_inode(ino, record).allocated > _STEP_BYTES for record in records)
+
+
+def _claims(store: Store, ino: Ino, content: bytes) -> list[Epoch]:
+    """The epochs whose version of an inode has this content."""
+    versions = [(epoch, record) for epoch, record in inode_versions(store, ino) if record]
+    return [epoch for epoch, it in versions if pack_u64(unpack_inode(ino, it).content) == content]
+
+
+def _shrink(fs: Filesystem, ino: Ino, epoch: Epoch, less: int) -> None:
+    """Count so many bytes less for the version of an inode that an epoch has."""
+    view = _at_epoch(fs.store, epoch)
+    record = fs.store.inodes.own(view, pack_u64(ino))
+    if record and less:
+        inode = unpack_inode(ino, record)
+        fs.changing(ino)
+        shrunk = pack_inode(inode._replace(allocated=inode.allocated - less))
+        fs.store.inodes.put(view, pack_u64(ino), shrunk)
+
+
+def _drop_blocks(store: Store, prefix: bytes) -> Iterator[bytes]:
+    """Drop every block under a content, or the versions of one; yield the key of the bytes of
+    each."""
+    for entity, suffix, record in store.blockmap.versions(prefix):
         store.note()
         store.blockmap.forget(_at_epoch(store, epoch_of(suffix)), entity)
         if record:
@@ -398,7 +459,6 @@ def _forget(fs: Filesystem, ino: Ino) -> None:
     fs.changing(ino)
     fs.unlinked.discard(ino)
     fs.forgotten.discard(ino)
-    fs.store.orphans.delete(pack_u64(ino))
 
 
 def _elsewhere(store: Store, pieces: set[bytes]) -> Steps[list[bytes]]:

@@ -10,6 +10,7 @@ or a time away:
     12              the checkpoint of that number
     14:05, "10 minutes ago", yesterday, 2026-11-16 14:05
                     the newest checkpoint that is not after that time
+    idea-2, main    a fork, or the main line, as it is
     release-1       the checkpoint with that tag, as it was given or in its safe form
 
 A tag is stored as it was typed. Two checkpoints cannot have tags with the same safe form, since
@@ -35,11 +36,12 @@ from ckptfs.history.checkpoints import (
     describe,
     lineage,
     numbered,
+    of_line,
     way_back,
     without_moments,
 )
 from ckptfs.history.runs import newest_passed
-from ckptfs.model import Epoch
+from ckptfs.model import MAIN_LINE, Epoch
 from ckptfs.store import Store
 
 NOW = ("@", "now")
@@ -63,14 +65,18 @@ _MESSAGE_MAX = 40
 
 
 class Reference(NamedTuple):
-    """What a text names: a checkpoint, or the workspace as it is if that is None."""
+    """What a text names: a checkpoint, or, if that is None, a line as it is: the one of that
+    number, or else the one that is asked."""
 
     text: str
     checkpoint: Checkpoint | None
+    line: int | None = None
 
     def epoch(self, fs: Filesystem) -> Epoch:
         """The epoch to view."""
-        return fs.head.epoch if self.checkpoint is None else self.checkpoint.epoch
+        if self.checkpoint is not None:
+            return self.checkpoint.epoch
+        return (fs.head if self.line is None else fs.store.heads[self.line]).epoch
 
 
 def resolve(fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None) -> Reference:
@@ -83,14 +89,16 @@ def resolve(fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None) ->
     if back is not None:
         return Reference(text, _steps_back(fs, name, back))
     if word == LATEST:
-        return Reference(text, _latest(without_moments(store)))
+        return Reference(text, _latest(of_line(fs)))
     if passed := _PASSED.fullmatch(name):
-        return Reference(text, _passed(without_moments(store), name, passed[1] or ""))
+        return Reference(text, _passed(of_line(fs), name, passed[1] or ""))
     if _is_number(name):
         return Reference(text, _numbered(store, name))
     at_ns = parse_time(name, now_ns, tz)
     if at_ns is not None:
-        return Reference(text, _not_after(checkpoints(store), name, at_ns))
+        return Reference(text, _not_after(of_line(fs, moments=True), name, at_ns))
+    if (line := _line(store, name)) is not None:
+        return Reference(text, None, line)
     return Reference(text, _tagged(without_moments(store), name))
 
 
@@ -98,10 +106,11 @@ def resolve_checkpoint(
     fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None
 ) -> Checkpoint:
     """The same for verbs that need a checkpoint, not the workspace as it is."""
-    found = resolve(fs, text, now_ns, tz).checkpoint
-    if found is None:
-        raise CheckpointUnknown(text, reason=f"{text} is the workspace as it is, not a checkpoint")
-    return found
+    found = resolve(fs, text, now_ns, tz)
+    if found.checkpoint is None:
+        what = "the workspace" if found.line is None else "a line of work"
+        raise CheckpointUnknown(text, reason=f"{text} is {what} as it is, not a checkpoint")
+    return found.checkpoint
 
 
 def is_reserved(text: str) -> bool:
@@ -188,6 +197,15 @@ def _not_after(known: Sequence[Checkpoint], name: str, at_ns: int) -> Checkpoint
     return max(old_enough, key=lambda item: (item.time_ns, item.id))
 
 
+def _line(store: Store, name: str) -> int | None:
+    """The line of that name. No fork has a tag's name, but a tag may be called as the main line."""
+    found = next((fork.number for fork in store.forks if fork.name == name), None)
+    if found is None and name == "main" and store.forks:
+        is_tag = any(item.tag == name for item in without_moments(store))
+        return None if is_tag else MAIN_LINE
+    return found
+
+
 def _tagged(known: Sequence[Checkpoint], name: str) -> Checkpoint:
     tagged = [item for item in known if item.tag]
     found = [item for item in tagged if item.tag.strip() == name]
@@ -262,8 +280,11 @@ def require_plain_tag(tag: str) -> None:
 
 
 def require_free_tag(store: Store, tag: str, *, but: int | None = None) -> None:
-    """Refuse a tag that another checkpoint has, in this form or in one that looks the same."""
+    """Refuse a tag that another checkpoint has, in this form or in one that looks the same, or that
+    is a fork's name."""
     safe = safe_tag(tag).casefold()
+    if any(fork.name in (tag, safe_tag(tag)) for fork in store.forks):
+        raise TagInvalid(tag, "a fork has that name")
     for other in checkpoints(store):
         if other.id != but and other.tag and safe_tag(other.tag).casefold() == safe:
             raise TagTaken(tag, other.id)

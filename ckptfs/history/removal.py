@@ -68,9 +68,17 @@ def freeing(fs: Filesystem, on_records: Callable[[int], None] = lambda done: Non
             if needs_commit(fs.store):
                 fs.commit()
                 yield
+        yield from giving_back(fs)
     except Interrupted:
         return False
     return True
+
+
+def giving_back(fs: Filesystem) -> Steps[None]:
+    """Commit until all that was let go of in the heap is a hole."""
+    while fs.store.heap.is_waiting:
+        fs.commit()
+        yield
 
 
 def hide(fs: Filesystem, doomed: Iterable[Checkpoint]) -> None:
@@ -175,9 +183,11 @@ def _is_due(store: Store, deadline: float | None) -> bool:
 
 def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
     """Remove one epoch; yields after each entity."""
-    if epoch == store.anchor:
-        # The child sees the same, and nothing that it takes over is packed (ckptfs.store.packed).
-        store.anchor = NO_EPOCH if child is None else child
+    for line, anchor in store.anchors().items():
+        if epoch == anchor:
+            # The child sees the same, and nothing that it takes over is packed
+            # (ckptfs.store.packed).
+            store.set_anchor(line, NO_EPOCH if child is None else child)
     heir = _NoHeir() if child is None else _Heir(store, epoch, store.view(child))
     gone = store.view(epoch)
     for entity in store.changes.walk(epoch, store.inodes.kind):

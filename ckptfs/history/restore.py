@@ -20,7 +20,7 @@ from typing import Any
 import xxhash
 
 from ckptfs import interrupts
-from ckptfs.fs import Filesystem
+from ckptfs.fs import Filesystem, filesystems
 from ckptfs.history import difference
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
 from ckptfs.history.diff.changed import Changed, inode_in, names_differ
@@ -36,7 +36,7 @@ from ckptfs.history.path_restore import PathRestorer
 from ckptfs.interrupts import Steps
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
-from ckptfs.store.format import has_links, pack_u64, unpack_inode
+from ckptfs.store.format import has_links, orphan_key, pack_u64, unpack_inode
 
 _LOG = b"restore:"
 
@@ -258,7 +258,7 @@ def log_restore(
 ) -> None:
     """Append a restore to the log. One that takes another back has the same paths."""
     entry = LogEntry(
-        number=_next_number(fs.store),
+        number=_next_number(fs),
         kind=kind,
         time_ns=fs.clock(),
         target=target.id,
@@ -273,7 +273,7 @@ def log_restore(
     if takes_back is not None:
         paths_too, whole_too = takes_back.paths, takes_back.whole
         entry = replace(entry, undoes=takes_back.number, paths=paths_too, whole=whole_too)
-    fs.store.metadata.put(_key(entry.number), json.dumps(asdict(entry)).encode())
+    fs.facts.put(_key(entry.number), json.dumps(asdict(entry)).encode())
 
 
 def _used(fs: Filesystem, old: View, differing: Iterable[Ino]) -> list[Inode]:
@@ -353,7 +353,8 @@ def leave_limbo(fs: Filesystem) -> None:
     """Hide the limbo epochs in which no file is open any more (a crash leaves some too); `removal`
     frees what they hold."""
     store = fs.store
-    needed = store.head_epochs | {view.epoch for view in fs.limbo.values()}
+    views = (view for each in filesystems(store) for view in each.limbo.values())
+    needed = store.head_epochs | {view.epoch for view in views}
     for epoch in sorted(store.epoch_tree.unsealed - needed):
         store.seal_epoch(store.view(epoch), {})
 
@@ -362,7 +363,7 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
     """Drop unlinked inodes from the new head: those of the old one, and those that the target
     has."""
     for ino in fs.unlinked:
-        fs.store.orphans.delete(pack_u64(ino))
+        fs.store.orphans.delete(orphan_key(ino, fs.line))
     # Excluded inodes belong to no head.
     gone = {ino for ino in fs.unlinked if not fs.is_excluded(ino)}
     fs.unlinked -= gone
@@ -380,9 +381,9 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
 # -- the log ---------------------------------------------------------------------------------------
 
 
-def log(store: Store) -> list[LogEntry]:
+def log(fs: Filesystem) -> list[LogEntry]:
     """Every restore, oldest first."""
-    return [_entry(json.loads(value)) for _, value in store.metadata.walk(_LOG)]
+    return [_entry(json.loads(value)) for _, value in fs.facts.walk(_LOG)]
 
 
 def _entry(record: dict[str, Any]) -> LogEntry:
@@ -391,40 +392,40 @@ def _entry(record: dict[str, Any]) -> LogEntry:
     return LogEntry(**{**record, **lists})
 
 
-def undoable(store: Store) -> LogEntry | None:
+def undoable(fs: Filesystem) -> LogEntry | None:
     """The newest restore or redo that is not undone, if the state before it was kept."""
     taken_back = set()
-    for entry in _newest_first(store):
+    for entry in _newest_first(fs):
         if entry.kind == "undo":
             taken_back.add(entry.undoes)
         elif entry.number not in taken_back:
-            return _if_kept(store, entry)
+            return _if_kept(fs.store, entry)
     return None
 
 
-def redoable(store: Store) -> LogEntry | None:
+def redoable(fs: Filesystem) -> LogEntry | None:
     """The newest undo that is not redone, unless a restore came after it."""
     taken_back = set()
-    for entry in _newest_first(store):
+    for entry in _newest_first(fs):
         if entry.kind in ("restore", "merge"):
             return None
         if entry.kind == "redo":
             taken_back.add(entry.undoes)
         elif entry.number not in taken_back:
-            return _if_kept(store, entry)
+            return _if_kept(fs.store, entry)
     return None
 
 
-def _newest_first(store: Store) -> Iterator[LogEntry]:
+def _newest_first(fs: Filesystem) -> Iterator[LogEntry]:
     """The log backwards: an undo comes after the entry that it takes back."""
-    for number in range(_next_number(store) - 1, -1, -1):
-        record = store.metadata.get(_key(number))
+    for number in range(_next_number(fs) - 1, -1, -1):
+        record = fs.facts.get(_key(number))
         if record is not None:
             yield _entry(json.loads(record))
 
 
-def _next_number(store: Store) -> int:
-    last = store.metadata.last(_LOG)
+def _next_number(fs: Filesystem) -> int:
+    last = fs.facts.last(_LOG)
     return 0 if last is None else int(last.removeprefix(_LOG)) + 1
 
 

@@ -12,16 +12,19 @@ nothing younger than ``keep_all`` goes, and nothing at all if that would not be 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import accumulate, islice, takewhile
 from math import inf
 from operator import attrgetter, le
+from types import MappingProxyType
 from typing import NamedTuple
 
 from ckptfs.history.checkpoints import LOST, Checkpoint
 from ckptfs.history.hook_checkpoints import MARK
+from ckptfs.model import MAIN_LINE
 
 _HOUR_NS = 3_600_000_000_000
 _DAY_NS = 24 * _HOUR_NS
@@ -113,10 +116,14 @@ def judge(
     figures: Figures = Figures(),  # noqa: B008 (immutable)
     *,
     undo: Collection[int] = (),
+    held: Mapping[int, str] = MappingProxyType({}),
+    lines: Collection[int] = (MAIN_LINE,),
     insight: Insight = Insight(),  # noqa: B008 (immutable)
     among: Sequence[Checkpoint] | None = None,
 ) -> Verdicts:
-    """What happens to each checkpoint. ``undo`` are those that `undo` and `redo` would restore.
+    """What happens to each checkpoint. ``undo`` are those that `undo` and `redo` would restore,
+    ``held`` others that stay, and why. Limits count for each line; ``lines`` are those that there
+    are: of each the newest stays.
     ``among`` are all that lists show, oldest first, where not all are to be judged (`candidates`).
 
     Where a limit of bytes is exceeded, carry out the verdicts and judge again: what each deletion
@@ -124,7 +131,7 @@ def judge(
     """
     verdicts = Verdicts(checkpoints, policy, now_ns, among)
     verdicts.thin_moments(insight.weigh, insight.holds_more)
-    verdicts.protect(undo)
+    verdicts.protect(undo, held, lines)
     verdicts.thin()
     verdicts.limit_count(insight.is_precious)
     verdicts.limit_bytes(figures, insight)
@@ -138,10 +145,19 @@ def is_short(figures: Figures, policy: RetentionPolicy) -> bool:
     return is_large or (figures.free_bytes is not None and figures.free_bytes < wanted)
 
 
-def candidates(expirable: Sequence[Checkpoint], among: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Those to judge if only what expires is asked for: what may, and the first and the newest that
-    lists show."""
+def candidates(
+    expirable: Sequence[Checkpoint],
+    among: Sequence[Checkpoint],
+    lines: Collection[int] = (MAIN_LINE,),
+) -> list[Checkpoint]:
+    """Those to judge if only what expires is asked for: what may, and the first and the newest of
+    each line that lists show."""
     ends = {item.id: item for item in (*among[:1], *among[-1:])}
+    waiting = set(lines)
+    for item in reversed(among) if len(waiting) > 1 else ():
+        if item.fork in waiting:
+            ends[item.id] = item
+            waiting.discard(item.fork)
     judged = {**ends, **{item.id: item for item in expirable}}
     return sorted(judged.values(), key=attrgetter("id"))
 
@@ -193,7 +209,7 @@ class Verdicts:
         #: The first of all, if it may expire and stays: the state before the work began.
         self._first: Checkpoint | None = None
         #: How many stay because of what they are, and count against no limit.
-        self._protected = 0
+        self._protected: set[int] = set()
         #: Those that become moments.
         self.demoted: list[int] = []
         #: What the disk lacks, if it does.
@@ -250,14 +266,19 @@ class Verdicts:
     def _drop_expired_moments(self) -> None:
         self._moments = [item for item in self._moments if self.found[item.id][0]]
 
-    def protect(self, undo: Collection[int]) -> None:
+    def protect(
+        self, undo: Collection[int], held: Mapping[int, str], lines: Collection[int]
+    ) -> None:
+        waiting = set(lines)
         for checkpoint in self._all:
-            reason = checkpoint.protection
-            self._protected += bool(reason)
+            reason = checkpoint.protection or held.get(checkpoint.id, "")
+            if reason:
+                self._protected.add(checkpoint.id)
             if not reason and checkpoint.id in undo:
                 reason = "undo goes there"
-            if not reason and checkpoint is self._all[0]:
+            if not reason and (checkpoint is self._all[0] or checkpoint.fork in waiting):
                 reason = "the newest"
+            waiting.discard(checkpoint.fork)
             if reason:
                 self.found[checkpoint.id] = (True, reason)
             else:
@@ -277,11 +298,13 @@ class Verdicts:
         """Only the newest of each hour, then of each day, stays; one that a program asked for is
         preferred. Hours and days are those of the clock, so that the next run keeps the same
         one."""
-        seen: set[tuple[int, int]] = set()
+        seen: set[tuple[int, int, int]] = set()
         gone: set[int] = set()
         for checkpoint in sorted(self.open, key=_is_unmarked):
             keep, reason, span_ns = self._by_age(checkpoint)
-            slot = (span_ns, self._recorded_ns[checkpoint.id] // span_ns) if span_ns else None
+            slot = None
+            if span_ns:
+                slot = checkpoint.fork, span_ns, self._recorded_ns[checkpoint.id] // span_ns
             if slot in seen:
                 keep, reason = False, f"a newer or marked one of that {_span(span_ns)} stays"
             if slot is not None:
@@ -305,23 +328,39 @@ class Verdicts:
         return False, f"older than {_age(policy.daily_ns)}", 0
 
     def limit_count(self, is_precious: Callable[[Checkpoint], bool]) -> None:
-        """The oldest go first, unless a busy hour would push out all that is older: then its own
-        are thinned, while it has more than half of the places. Protected ones take no place."""
-        kept = sum(self.found[item.id][0] for item in self._all)
-        kept -= self._protected + len(self.demoted)
-        excess = min(kept - self._policy.max_checkpoints, len(self.open))
+        """The oldest of a line go first, unless a busy hour would push out all that is older: then
+        its own are thinned, while it has more than half of the places. Protected ones take no
+        place."""
+        by_line: dict[int, list[Checkpoint]] = {}
+        for item in self.open:
+            by_line.setdefault(item.fork, []).append(item)
+        counts = Counter(item.fork for item in self._all if self._takes_place(item))
+        for line, mine in by_line.items():
+            self._limit_line(mine, counts[line], is_precious)
+        left = {item.id for mine in by_line.values() for item in mine}
+        self.open = [item for item in self.open if item.id in left]
+
+    def _takes_place(self, item: Checkpoint) -> bool:
+        is_kept = self.found[item.id][0]
+        return is_kept and item.id not in self._protected and item.id not in self.demoted
+
+    def _limit_line(
+        self, mine: list[Checkpoint], kept: int, is_precious: Callable[[Checkpoint], bool]
+    ) -> None:
+        """Let go of those of one line that are too many, and take them out of the list."""
+        excess = min(kept - self._policy.max_checkpoints, len(mine))
         reason = f"more than {self._policy.max_checkpoints:,} checkpoints"
         if excess <= 0:
             return
-        young = list(takewhile(self.is_young, self.open))
+        young = list(takewhile(self.is_young, mine))
         crowded = len(young) - max(self._policy.max_checkpoints // 2, 1)
         closest = self._closest(young, is_precious) if crowded > 0 else iter(())
         thinned = {item.id: item for item in islice(closest, max(0, min(excess, crowded)))}
         for item in thinned.values():
             self._let_go(item, reason)
-        self.open = [item for item in self.open if item.id not in thinned]
+        mine[:] = [item for item in mine if item.id not in thinned]
         for _ in range(excess - len(thinned)):
-            self._let_go(self.open.pop(), reason)
+            self._let_go(mine.pop(), reason)
 
     def _closest(
         self, young: list[Checkpoint], is_precious: Callable[[Checkpoint], bool]

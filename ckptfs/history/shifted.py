@@ -53,40 +53,53 @@ def relate_versions(store: Store, stored: list[Stored]) -> Steps:
     other versions."""
     if not any(block.number >= LARGE for block in stored):
         return
-    newest: dict[int, bytes] = {}
+    found = yield from _overview(store, stored)
+    search = _Search(store, found.newest)
     for block in stored:
-        if not store.blocks.is_difference(block.key):
-            newest.setdefault(block.number, block.key)
-    live = {block.key for block in stored if block.is_live}
-    named = Counter(block.key for block in stored)
-    uses = yield from _uses(store, stored)
-    search = _Search(store, newest)
-    for block in stored:
-        key = block.key
-        # Blocks that something else uses, too, stay as they are: it may be in the workspace.
-        is_own = key not in live and store.blocks.uses(key) == named[key] + uses.direct[key]
-        if is_own and uses.depths[key] < _DEPTH_MAX and newest.get(block.number) != key:
+        if found.is_to_be_related(store, block):
             store.charge(block.length)
             yield from search.relate(block)
         yield from pause(store)
 
 
-class _Uses(NamedTuple):
-    """Of each block, how many steps lead to it from others of the file that are kept by it, and how
-    often it is the first of them."""
+class _Overview(NamedTuple):
+    """What is known of the blocks of a file."""
 
+    #: The newest block in each place that is no difference.
+    newest: dict[int, bytes]
+    #: Blocks that the workspace has.
+    live: set[bytes]
+    #: How often versions of the file, and differences among its blocks, name a block.
+    named: Counter[bytes]
+    #: How many steps lead to a block from others of the file that are kept by it.
     depths: Counter[bytes]
-    direct: Counter[bytes]
+
+    def is_to_be_related(self, store: Store, block: Stored) -> bool:
+        key = block.key
+        if key in self.live or self.newest.get(block.number) == key:
+            return False
+        # Blocks that something else uses, too, stay as they are: it may be in the workspace.
+        return self.depths[key] < _DEPTH_MAX and store.blocks.uses(key) == self.named[key]
 
 
-def _uses(store: Store, stored: list[Stored]) -> Generator[Job | None, object, _Uses]:
-    uses = _Uses(Counter(), Counter())
-    for number, key in enumerate({block.key for block in stored}):
-        uses.direct.update(store.blocks.differs_from(key))
-        _deepen(store, uses.depths, key)
+def _overview(store: Store, stored: list[Stored]) -> Generator[Job | None, object, _Overview]:
+    found = _Overview({}, set(), Counter(), Counter())
+    is_whole: dict[bytes, bool] = {}
+    for number, block in enumerate(stored):
+        key = block.key
+        if key not in is_whole:
+            bases = store.blocks.differs_from(key)
+            is_whole[key] = not bases
+            found.named.update(bases)
+            _deepen(store, found.depths, key)
+        found.named[key] += 1
+        if block.is_live:
+            found.live.add(key)
+        if is_whole[key]:
+            found.newest.setdefault(block.number, key)
         if not number % _STRIDE:
             yield from pause(store)
-    return uses
+    return found
 
 
 def _deepen(store: Store, depths: Counter[bytes], key: bytes) -> None:

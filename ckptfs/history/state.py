@@ -23,7 +23,7 @@ from ckptfs.store import blockmap
 from ckptfs.store.format import pack_u64, unpack_u64
 
 #: Facts of the store: under which inode the head has the document of that name.
-_FACT = b"state:"
+FACT = b"state:"
 
 
 class Draft(NamedTuple):
@@ -61,7 +61,7 @@ def keep(fs: Filesystem, drafts: Sequence[Draft], *, compress: bool = True) -> d
 
 def tidy(fs: Filesystem) -> None:
     """Drop documents of the head that no checkpoint carries any more."""
-    if not any(True for _ in fs.store.metadata.walk(_FACT)):
+    if not any(True for _ in fs.facts.walk(FACT)):
         return
     _drop(fs, keeping={name for found in checkpoints(fs.store) for name in found.state})
 
@@ -90,8 +90,8 @@ def is_document(inode: Inode) -> bool:
 def _ino_for(fs: Filesystem, name: str) -> Ino:
     """The head's inode for a document; a new one if it has none, or if a restore went back to a
     checkpoint without it."""
-    key = _FACT + os.fsencode(name)
-    known = fs.store.metadata.get(key)
+    key = FACT + os.fsencode(name)
+    known = fs.facts.get(key)
     if known is not None:
         ino = Ino(unpack_u64(known))
         inode = inode_in(fs.store, fs.head.bare, ino)
@@ -100,7 +100,7 @@ def _ino_for(fs: Filesystem, name: str) -> Ino:
     mode = stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR
     made = inodes.make(fs, fs.head.bare, mode, os.geteuid(), os.getegid(), name=os.fsencode(name))
     inodes.save(fs, fs.head.bare, made._replace(nlink=0))
-    fs.store.metadata.put(key, pack_u64(made.ino))
+    fs.facts.put(key, pack_u64(made.ino))
     return made.ino
 
 
@@ -135,10 +135,10 @@ def _key(fs: Filesystem, ino: Ino, number: int) -> bytes:
 
 
 def _drop(fs: Filesystem, keeping: set[str]) -> None:
-    for key, value in list(fs.store.metadata.walk(_FACT)):
-        if os.fsdecode(key[len(_FACT) :]) in keeping:
+    for key, value in list(fs.facts.walk(FACT)):
+        if os.fsdecode(key[len(FACT) :]) in keeping:
             continue
         inode = inode_in(fs.store, fs.head.bare, Ino(unpack_u64(value)))
         if inode is not None and is_document(inode):
             fs.erase(fs.head.bare, inode)
-        fs.store.metadata.delete(key)
+        fs.facts.delete(key)

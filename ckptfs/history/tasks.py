@@ -32,7 +32,6 @@ from ckptfs.history.diff.tree import compare_views
 from ckptfs.history.path_restore import Claim, claimed_paths, claims_of, put_back, whole_paths
 from ckptfs.history.paths import is_below, seek
 from ckptfs.history.restore import log_restore, or_roll_back
-from ckptfs.store import Store
 
 KIND = "task"
 NAME_MAX = 100
@@ -81,14 +80,14 @@ class Task:
     stretches: list[Stretch] = field(default_factory=list)
 
 
-def tasks(store: Store) -> dict[str, Task]:
+def tasks(fs: Filesystem) -> dict[str, Task]:
     """Every task by its name, in the order in which they were started."""
-    return _replay(store).now()
+    return _replay(fs).now()
 
 
-def current(store: Store) -> str:
+def current(fs: Filesystem) -> str:
     """The name of the current task; empty if there is none."""
-    return (store.metadata.get(CURRENT_TASK) or b"").decode()
+    return (fs.facts.get(CURRENT_TASK) or b"").decode()
 
 
 def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint | None:
@@ -97,7 +96,7 @@ def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint |
     The caller commits.
     """
     _require_name(name)
-    if current(fs.store) == name:
+    if current(fs) == name:
         return None
     begins = seal(fs, KIND, f"task start: {name}", fs.clock(), metadata={"task": name}, cause=cause)
     log_event(fs, "start", name, begins, begins)
@@ -106,7 +105,7 @@ def start(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint |
 
 def done(fs: Filesystem, message: str = "", cause: Cause | None = None) -> tuple[str, Checkpoint]:
     """End the current task. Returns its name and where it ends. The caller commits."""
-    name = current(fs.store)
+    name = current(fs)
     if not name:
         raise TaskUnknown("", "no task is open")
     ends = seal(fs, KIND, message or f"task done: {name}", fs.clock(), cause=cause)
@@ -122,7 +121,7 @@ def announce(
     Returns where it begins; None if it waits, or is open already. The caller commits.
     """
     _require_name(name)
-    found = _replay(fs.store)
+    found = _replay(fs)
     if name in found.going_on:
         return None
     if found.in_line:
@@ -136,16 +135,16 @@ def announce(
 def finish(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint | None:
     """End a task by its name. Returns where it ends; None if it was not the current one, or is not
     open. The caller commits."""
-    if name == current(fs.store):
+    if name == current(fs):
         return done(fs, cause=cause)[1]
-    if name in _replay(fs.store).going_on:
+    if name in _replay(fs).going_on:
         _log_without_switch(fs, "done", name)
     return None
 
 
 def _log_without_switch(fs: Filesystem, event: str, name: str, message: str = "") -> None:
     """Append an event at which the current task goes on."""
-    at = _replay(fs.store).since
+    at = _replay(fs).since
     _append(fs, Entry(0, event, name, at, at, fs.clock(), message))
 
 
@@ -162,19 +161,19 @@ def log_event(
 
 
 def _append(fs: Filesystem, unnumbered: Entry) -> None:
-    store = fs.store
-    entry = replace(unnumbered, number=_replay(store).number + 1)
-    store.metadata.put(_name(entry.number), json.dumps(asdict(entry)).encode())
-    going_on = _replay(store).going_on
+    facts = fs.facts
+    entry = replace(unnumbered, number=_replay(fs).number + 1)
+    facts.put(_name(entry.number), json.dumps(asdict(entry)).encode())
+    going_on = _replay(fs).going_on
     if going_on:
-        store.metadata.put(CURRENT_TASK, going_on[-1].encode())
+        facts.put(CURRENT_TASK, going_on[-1].encode())
     else:
-        store.metadata.delete(CURRENT_TASK)
+        facts.delete(CURRENT_TASK)
 
 
-def events(store: Store) -> list[Entry]:
+def events(fs: Filesystem) -> list[Entry]:
     """Every event, oldest first."""
-    return [_entry(value) for _, value in store.metadata.walk(_LOG)]
+    return [_entry(value) for _, value in fs.facts.walk(_LOG)]
 
 
 def _name(number: int) -> bytes:
@@ -185,9 +184,9 @@ def _entry(value: bytes) -> Entry:
     return Entry(**json.loads(value))
 
 
-def find(store: Store, name: str) -> Task:
+def find(fs: Filesystem, name: str) -> Task:
     """The task of that name, with something that could be taken back."""
-    task = tasks(store).get(name)
+    task = tasks(fs).get(name)
     if task is None:
         raise TaskUnknown(name, "there is no task of that name")
     if not task.stretches:
@@ -291,18 +290,18 @@ class _Replay:
                 names.remove(name)
 
 
-_replays: WeakKeyDictionary[Store, _Replay] = WeakKeyDictionary()
+_replays: WeakKeyDictionary[Filesystem, _Replay] = WeakKeyDictionary()
 
 
-def _replay(store: Store) -> _Replay:
+def _replay(fs: Filesystem) -> _Replay:
     """What the log leads to. It only grows, so what is new is added to what is known already: a
     hook takes no longer after a thousand tasks."""
-    found = _replays.setdefault(store, _Replay())
-    last = store.metadata.last(_LOG)
+    found = _replays.setdefault(fs, _Replay())
+    last = fs.facts.last(_LOG)
     if last is None or int(last[len(_LOG) :]) < found.number:
-        found = _replays[store] = _Replay()
+        found = _replays[fs] = _Replay()
     if last is not None and last != _name(found.number):
-        for _, value in store.metadata.walk(_LOG, after=_name(found.number)):
+        for _, value in fs.facts.walk(_LOG, after=_name(found.number)):
             found.add(_entry(value))
     return found
 
@@ -341,8 +340,8 @@ class Reverted:
 def plan_revert(fs: Filesystem, name: str) -> RevertPlan:
     """What reverting a task would do, and its conflicts."""
     fs.flush()
-    found = tasks(fs.store)
-    task = find(fs.store, name)
+    found = tasks(fs)
+    task = find(fs, name)
     known = {checkpoint.id: checkpoint for checkpoint in checkpoints(fs.store)}
     plan = RevertPlan(name)
     foreign: set[bytes] = set()

@@ -173,10 +173,10 @@ def _put_back(
 
 def _tell_task(fs: Filesystem, entry: LogEntry, kind: str, before: Checkpoint) -> None:
     """A task whose revert is taken back can be reverted again."""
-    entries = log(fs.store)
+    entries = log(fs)
     while entry.undoes is not None:
         entry = entries[entry.undoes]
-    for event in tasks.events(fs.store):
+    for event in tasks.events(fs):
         if event.event == tasks.REVERT and event.checkpoint == entry.before:
             deed = tasks.REVERT_UNDONE if kind == "undo" else tasks.REVERT_REDONE
             tasks.log_event(fs, deed, event.name, before, before)

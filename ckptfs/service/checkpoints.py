@@ -147,14 +147,16 @@ def delete_named(
 
 
 def keep_newest(service: Service, most: int) -> list[int]:
-    """Delete the oldest checkpoints beyond so many, other than tagged and pinned ones and those
-    that `undo` and `redo` go to. Returns the numbers of what went."""
-    store = service.fs.store
-    entries = (history.undoable(store), history.redoable(store))
+    """Delete the oldest checkpoints of the line beyond so many, other than tagged and pinned ones,
+    those that `undo` and `redo` go to, and those that forks stand on. Returns the numbers of what
+    went."""
+    bases = service.fs.store.forks.bases
+    entries = (history.undoable(service.fs), history.redoable(service.fs))
     needed = {entry.before for entry in entries if entry is not None}
-    found = history.without_moments(store)
+    found = [item for item in history.of_line(service.fs) if item.fork == service.fs.line]
     excess = max(0, len(found) - max(most, 1))
-    free = [item for item in found[:-1] if not (item.tag or item.pinned or item.id in needed)]
+    kept = {item.id for item in found if item.epoch in bases} | needed
+    free = [item for item in found[:-1] if not (item.tag or item.pinned or item.id in kept)]
     doomed = free[:excess]
     if doomed:
         service.delete(doomed)
@@ -411,7 +413,7 @@ def do_task_announce(call: Call, name: str, message: str) -> JsonObject:
     begins = tasks.announce(fs, name, message, call.cause)
     fs.commit()
     number = begins.id if begins else None
-    return {"name": name, "checkpoint": number, "current": tasks.current(fs.store)}
+    return {"name": name, "checkpoint": number, "current": tasks.current(fs)}
 
 
 def do_task_finish(call: Call, name: str) -> JsonObject:
@@ -420,12 +422,12 @@ def do_task_finish(call: Call, name: str) -> JsonObject:
     ends = tasks.finish(fs, name, call.cause)
     fs.commit()
     number = ends.id if ends else None
-    return {"name": name, "checkpoint": number, "current": tasks.current(fs.store)}
+    return {"name": name, "checkpoint": number, "current": tasks.current(fs)}
 
 
 def do_task_start(call: Call, name: str) -> JsonObject:
     fs = call.service.fs
-    earlier = tasks.tasks(fs.store).get(name)
+    earlier = tasks.tasks(fs).get(name)
     begins = tasks.start(fs, name, call.cause)
     fs.commit()
     was = earlier.state if earlier else ""
@@ -439,14 +441,14 @@ def do_task_done(call: Call, message: str) -> JsonObject:
     fs = call.service.fs
     name, ends = tasks.done(fs, message, call.cause)
     fs.commit()
-    record = {"name": name, "checkpoint": ends.id, "current": tasks.current(fs.store)}
+    record = {"name": name, "checkpoint": ends.id, "current": tasks.current(fs)}
     return record | wire.checkpoint(ends)
 
 
 def do_task_list(call: Call) -> JsonObject:
     fs = call.service.fs
     known = {checkpoint.id: checkpoint for checkpoint in call.service.checkpoints()}
-    found = tasks.tasks(fs.store).values()
+    found = tasks.tasks(fs).values()
     return {"tasks": [wire.task(task, tasks.paths_changed_by(fs, known, task)) for task in found]}
 
 

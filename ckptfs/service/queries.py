@@ -39,7 +39,7 @@ def figures(service: Service) -> Figures:
     inodes = head.inodes + (head.excluded.inodes if head.excluded else 0)
     counts = compare.unsaved_counts(service.fs)
     unsaved = None if counts is None else counts._asdict()
-    shown, moments = len(history.without_moments(store)), history.count_moments(store)
+    shown, moments = len(history.of_line(service.fs)), history.count_moments(store)
     return Figures(shown, moments, store.size_bytes(), inodes, unsaved)
 
 

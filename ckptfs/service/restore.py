@@ -211,12 +211,11 @@ def _head_back(service: Service, kind: str) -> Checkpoint | None:
 
 def restores(service: Service) -> list[LogEntry]:
     """Every restore, oldest first."""
-    return history.restore_log(service.fs.store)
+    return history.restore_log(service.fs)
 
 
 def _to_take_back(service: Service, kind: str) -> LogEntry:
-    store = service.fs.store
-    entry = history.undoable(store) if kind == "undo" else history.redoable(store)
+    entry = history.undoable(service.fs) if kind == "undo" else history.redoable(service.fs)
     if entry is None:
         raise NothingToUndo(kind)
     return entry

@@ -132,6 +132,9 @@ class Service:
     owe_write_back = trees.owe_write_back
     adopt_directory = trees.adopt_directory
     bring_in = trees.bring_in
+    begin_scan = trees.begin_scan
+    end_scan = trees.end_scan
+    count_entries = trees.count_entries
     write_back = trees.write_back
     write_back_mounted = trees.write_back_mounted
     mark_lower = trees.mark_lower

@@ -86,6 +86,7 @@ def compacting(service: Service, on_progress: OnProgress | None = None) -> Steps
     if not store.is_fresh:
         yield from compaction.steps(store, on_progress=_watching(on_progress, "copying"))
     yield from store.reclaim()
+    yield from removal.giving_back(service.fs)
     if purging.owed(store) == []:
         purging.settle(store)
         service.fs.commit()

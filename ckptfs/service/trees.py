@@ -11,9 +11,10 @@ from ckptfs.errors import WorkspaceNotEmpty
 from ckptfs.model import ROOT_INO
 from ckptfs.service import wire
 from ckptfs.service.arguments import JsonObject
-from ckptfs.sync import SyncResult
+from ckptfs.sync import ScanBehind, SyncResult, scan_behind
 from ckptfs.sync.ledger import ROOT_PLACE, Ledger
 from ckptfs.sync.results import Watcher
+from ckptfs.sync.scan import count_stored
 
 if TYPE_CHECKING:
     from ckptfs.service.service import Call, Service
@@ -111,17 +112,58 @@ def bring_in(
     """
     _forget_other_directory(service, dir_fd, path)
     first = not service.checkpoints()
-    if not first and service.has_unsaved():
-        left = "unmounted" if service.lower_is_current() else "left"
-        service.save(f"as it was {left}", "mount")
+    if not first:
+        _save_left(service)
     agreed = service.fs.store.metadata.agreed()
     result = service.scan(dir_fd, progress)
     if first:
         service.save("first mount", "mount")
-    elif result.changed and service.has_unsaved():
-        service.save("changed while unmounted", "offline")
+    else:
+        _save_brought_in(service, result)
     sync.settle(service.fs, agreed)
     return result
+
+
+def _save_left(service: Service) -> None:
+    if service.has_unsaved():
+        left = "unmounted" if service.lower_is_current() else "left"
+        service.save(f"as it was {left}", "mount")
+
+
+def _save_brought_in(service: Service, result: SyncResult) -> None:
+    if result.changed and service.has_unsaved():
+        service.save("changed while unmounted", "offline")
+
+
+def begin_scan(service: Service, dir_fd: int, path: Path) -> ScanBehind | None:
+    """`bring_in` a directory at a time, until `end_scan`. Nothing else may change the workspace
+    meanwhile. None, and nothing is done, where it is not known that both sides agreed when the
+    workspace was last closed: after a kill, say."""
+    _forget_other_directory(service, dir_fd, path)
+    if (
+        not service.checkpoints()
+        or not service.lower_is_current()
+        or service.owes_write_back()
+        or not scan_behind.is_safe(service.fs)
+    ):
+        return None
+    _save_left(service)
+    service.exclude()
+    # To exclude may have changed what the ledger is about.
+    return ScanBehind(service.fs, dir_fd) if scan_behind.is_safe(service.fs) else None
+
+
+def end_scan(service: Service, scan: ScanBehind) -> SyncResult:
+    """Everything is compared: the end of `bring_in`."""
+    result = scan.end()
+    _save_brought_in(service, result)
+    sync.settle(service.fs, scan.agreed)
+    return result
+
+
+def count_entries(service: Service) -> int:
+    """How many entries a scan would compare, as far as the store knows."""
+    return count_stored(service.fs)
 
 
 def write_back(service: Service, dir_fd: int, progress: Watcher | None = None) -> SyncResult:

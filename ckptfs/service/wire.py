@@ -66,7 +66,7 @@ def names(paths: Iterable[bytes]) -> list[str]:
 
 
 def checkpoint(found: Checkpoint) -> JsonObject:
-    """A checkpoint; of its documents, their names."""
+    """A checkpoint; of its documents, their names; ``fork`` only of one that a fork took."""
     # By hand: `asdict` copies every value, and a list may have ten thousand of them.
     record = {
         **vars(found),
@@ -75,6 +75,8 @@ def checkpoint(found: Checkpoint) -> JsonObject:
         "state_names": list(found.state),
     }
     del record["epoch"], record["state"]
+    if not found.fork:
+        del record["fork"]
     return record
 
 

@@ -37,6 +37,7 @@ from ckptfs.store.format import (
     unpack_slice,
     unpack_u32,
 )
+from ckptfs.store.pack_usage import PackUsage
 from ckptfs.store.tables import Plain
 
 if TYPE_CHECKING:
@@ -97,34 +98,6 @@ class Member(NamedTuple):
     key: bytes
     record: bytes
     data: bytes
-
-
-class PackUsage:
-    """How much of the packs is in use."""
-
-    def __init__(self) -> None:
-        #: By the key of a pack, the bytes of its blocks.
-        self.used: Counter[bytes] = Counter()
-        #: By the key of a frame, how many bytes it has and how many it takes.
-        self.packs: dict[bytes, tuple[int, int]] = {}
-
-    def filled(self, length: int) -> set[bytes]:
-        """Packs of which at least so many bytes, and half, are in use."""
-        packs = self.packs
-        return {p for p, n in self.used.items() if n >= length and n * 2 >= packs.get(p, (0, 0))[0]}
-
-    @property
-    def stored_bytes(self) -> int:
-        return sum(self.packs[pack][1] for pack in self.used if pack in self.packs)
-
-    @property
-    def wasted_bytes(self) -> int:
-        """What packs take for blocks that are gone."""
-        return sum(
-            stored - stored * self.used[pack] // max(length, 1)
-            for pack, (length, stored) in self.packs.items()
-            if pack in self.used
-        )
 
 
 class Blocks:

@@ -10,12 +10,14 @@ import stat
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec
 
 from xxhash import xxh3_128_intdigest
 
 from ckptfs import interrupts
-from ckptfs.model import BLOCK_SIZE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
+from ckptfs.model import BLOCK_SIZE, MAIN_LINE, NO_CONTENT, ROOT_INO, Epoch, Ino, Inode
 from ckptfs.store import format as fmt
 from ckptfs.store.blocks import LOST
 from ckptfs.store.epochs import View
@@ -157,14 +159,17 @@ def _heap(store: Store) -> Iterator[Problem]:
 
 
 def _epochs(store: Store) -> Iterator[Problem]:
-    """Every parent exists and is sealed; the head exists and is not sealed."""
+    """Every parent exists and is sealed; heads exist and are not sealed, and are no two lines'."""
     for epoch, record in store.epochs.items():
         parent = store.epochs.get(record.parent)
         if record.parent != fmt.NO_EPOCH and (parent is None or not parent.sealed):
             yield Problem("epochs", f"epoch {epoch} has no sealed parent {record.parent}")
-    head = store.epochs.get(store.head.epoch)
-    if head is None or head.sealed:
-        yield Problem("epochs", f"the head {store.head.epoch} is not an open epoch")
+    for head in store.heads.values():
+        found = store.epochs.get(head.epoch)
+        if found is None or found.sealed:
+            yield Problem("epochs", f"the head {head.epoch} is not an open epoch")
+    if len(store.head_epochs) != len(store.heads):
+        yield Problem("epochs", "two lines have one head")
 
 
 def _counters(store: Store, sweep: Sweep) -> Iterator[Problem]:
@@ -187,19 +192,41 @@ def _contents(store: Store, sweep: Sweep) -> Iterator[Problem]:
 
 
 def _orphans(store: Store) -> Iterator[Problem]:
-    """The orphans are the inodes of the head that have no name, but for state documents, which
+    """The orphans are the inodes of the heads that have no name, but for state documents, which
     have one in their record."""
-    listed = {Ino(fmt.unpack_u64(key)) for key, _ in store.orphans.walk()}
-    nameless = {
-        ino
-        for entity, record in store.inodes.walk(store.head, b"")
-        if not (inode := fmt.unpack_inode((ino := Ino(fmt.unpack_u64(entity))), record)).nlink
-        and not inode.name
-    }
-    for ino in sorted(listed - nameless):
+    listed = {fmt.orphan_of(key) for key, _ in store.orphans.walk()}
+    nameless = set(_nameless(store))
+    for ino, _ in sorted(listed - nameless):
         yield Problem("orphans", f"inode {ino} is listed as an orphan and is none")
-    for ino in sorted(nameless - listed):
+    for ino, _ in sorted(nameless - listed - set(_inherited(store, nameless))):
         yield Problem("orphans", f"inode {ino} has no name and is not listed as an orphan")
+
+
+def _nameless(store: Store) -> Iterator[tuple[Ino, int]]:
+    """(inode, line) of what a head has without a name."""
+    heads = {line: head.seen for line, head in store.heads.items()}
+    for entity, found in groupby(store.inodes.versions(b""), key=itemgetter(0)):
+        versions = [(suffix, record) for _, suffix, record in found]
+        if all(not record or fmt.has_links(record) for _, record in versions):
+            continue
+        ino = Ino(fmt.unpack_u64(entity))
+        for line, seen in heads.items():
+            record = next((record for suffix, record in versions if suffix in seen), b"")
+            inode = fmt.unpack_inode(ino, record) if record else None
+            if inode is not None and not inode.nlink and not inode.name:
+                yield ino, line
+
+
+def _inherited(store: Store, nameless: set[tuple[Ino, int]]) -> Iterator[tuple[Ino, int]]:
+    """Those of forks that were in use where the fork parted: they are nobody's there."""
+    for ino, line in nameless:
+        if line != MAIN_LINE:
+            epoch = store.forks[line].base
+            record = None
+            if epoch in store.epochs:
+                record = store.inodes.get(store.view(epoch).bare, fmt.pack_u64(ino))
+            if epoch not in store.epochs or (record and not fmt.has_links(record)):
+                yield ino, line
 
 
 def _authors(store: Store) -> Iterator[Problem]:
@@ -351,25 +378,25 @@ def _entity(key: tuple[bytes, bytes]) -> bytes:
 
 
 def _anchor(store: Store) -> Iterator[Problem]:
-    """Nothing that the anchor sees is packed, but for tombstones and the blocks of contents that
-    it has not."""
-    anchor = store.epochs.get(store.anchor)
-    if anchor is None:
-        return
-    view = store.view(store.anchor).bare
+    """Nothing that an anchor sees is packed, but for tombstones that hide nothing in the tables,
+    and the blocks of contents that it has not."""
+    for anchor in sorted({*store.anchors().values()} & store.epochs.keys()):
+        yield from _seen_by_anchor(store, store.view(anchor).bare)
+
+
+def _seen_by_anchor(store: Store, view: View) -> Iterator[Problem]:
     contents = {
         fmt.pack_u64(fmt.unpack_inode(Ino(0), record).content)
         for _, record in store.inodes.walk(view, b"")
     }
     for table in versioned(store):
-        last = b""
-        for entity, suffix, record in table.versions(b""):
-            if entity == last or suffix not in view.seen:
+        for entity, found in groupby(table.versions(b""), key=itemgetter(0)):
+            seen = [(suffix, record) for _, suffix, record in found if suffix in view.seen]
+            if not seen or (table is store.blockmap and entity[:8] not in contents):
                 continue
-            last = entity
-            if not record or (table is store.blockmap and entity[:8] not in contents):
-                continue
-            if store.packed.get(table.kind, entity + suffix) is not None:
+            suffix, record = seen[0]
+            is_needed = bool(record) or any(table.has_row(entity + old) for old, _ in seen[1:])
+            if is_needed and store.packed.get(table.kind, entity + suffix) is not None:
                 yield Problem("packed", f"{show(table, entity)} is packed, and the head needs it")
 
 

@@ -334,7 +334,7 @@ class StoreSpace:
         self.budget.begin()
         #: Known when it is first asked for.
         self._reclaimable = -1
-        self._is_nearly_full = self.disk.holds_less_than(_NEARLY_FULL)
+        self.is_nearly_full = self.disk.holds_less_than(_NEARLY_FULL)
 
     # -- of the disk ------------------------------------------------------------------------------
 
@@ -399,7 +399,7 @@ class StoreSpace:
     def wants_another_commit(self) -> bool:
         """Whether another commit would give space that is wanted: on a disk that is nearly full, of
         what was deleted."""
-        if not self._is_nearly_full or self.copies or self.budget.failure is not None:
+        if not self.is_nearly_full or self.copies or self.budget.failure is not None:
             return False
         return self.reusable_bytes() - self._reclaimable_bytes() > _WORTH_A_COMMIT
 

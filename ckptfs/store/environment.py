@@ -12,7 +12,6 @@ import contextlib
 import os
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -20,9 +19,8 @@ from typing import TYPE_CHECKING, cast
 import lmdb
 
 from ckptfs import errors, interrupts
-from ckptfs.interrupts import Steps
 from ckptfs.model import MAIN_LINE, Epoch
-from ckptfs.store import compaction, journal_format, memory_map, pending
+from ckptfs.store import compaction, data_file, journal_format, memory_map, pending
 from ckptfs.store import format as fmt
 from ckptfs.store.blockmap import JournalFragments, replay_fragments
 from ckptfs.store.blocks import Blocks
@@ -42,10 +40,10 @@ from ckptfs.store.directory import (
     remove_store_files,
     require_whole_pages,
 )
-from ckptfs.store.disk_space import BESIDE_COPY, StoreSpace
+from ckptfs.store.disk_space import StoreSpace
 from ckptfs.store.epochs import Lineage, View, alone, view_of
+from ckptfs.store.forks import Fork, Forks
 from ckptfs.store.heap import Heap, HeapFailed
-from ckptfs.store.heap import copy as copy_heap
 from ckptfs.store.journal import SIZE_MAX as JOURNAL_MAX
 from ckptfs.store.journal import Journal
 from ckptfs.store.metadata import Counters, IdAllocator, LedgerTable, Metadata
@@ -58,10 +56,6 @@ from ckptfs.store.tables import (
     Changes,
     Plain,
     Versioned,
-    record,
-    require_whole,
-    use,
-    verified,
 )
 from ckptfs.store.transaction import Failed, Noting
 
@@ -73,8 +67,6 @@ MAP_SIZE = 1 << 40
 
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
-#: How long one step of work that can wait may take.
-_STEP_S = 0.005
 
 
 class Store:
@@ -92,18 +84,52 @@ class Store:
         self._data_file = os.fsencode(files / DATA_FILE)
         self._directory = directory
         self._env = env
-        self._space = space = StoreSpace(path, files / DATA_FILE)
+        self._open_space()
+        self.ids = IdAllocator()
+        self.new_ino, self.new_content = self.ids.new_ino, self.ids.new_content
+        self._open_tables()
+        self.pending = Pending()
+        self._register()
+        #: What reads the snapshot of the main line, and has the pages verified.
+        self._reader = NO_READER
+        #: By line, what reads its snapshot, and the suffix of its head as of the last commit.
+        self._readers: dict[int, SnapshotReader] = {}
+        self._snapshot_suffixes: dict[int, bytes] = {}
+        self.forks = Forks(self.metadata)
+        #: Which file the data file is, and whether it is known to be gone.
+        self._identity = data_file_identity(path)
+        self._abandoned = False
+        self._journal = Journal(files)
+        #: The copy of the data file that is being made.
+        self._copy: compaction.Copy | None = None
+        #: The number of the last commit when the data file was new.
+        self._fresh_commits = -1
+        #: Held while the environment is another one: a backup comes in a thread of its own.
+        self._exchanging = threading.Lock()
+        self._open_lineage()
+        self._counters = Counters(self._meta, path)
+        #: What `_flush_counters` put last.
+        self._kept_numbers: tuple[tuple[bytes, int], ...] = ()
+        #: How many inodes the record of what is kept out of history counts.
+        self._counted_excluded = -1
+        self._begin()
+        self.packed.look()
+        #: Whether any extended attribute was ever set: most workspaces have none to look for.
+        self.xattrs_used = next(self.xattrs.versions(b""), None) is not None
+
+    def _open_space(self) -> None:
+        """The budget's functions are called before and while something is written."""
+        self._space = space = StoreSpace(self.path, self.files / DATA_FILE)
         self._budget = budget = space.budget
-        #: The budget's functions, called before and while something is written.
         self.note, self.note_space = budget.note, budget.note_space
         self.charge, self.require, self.has_space = budget.charge, budget.require, budget.has_space
         self.place = budget.place
         self.statvfs, self.disk_bytes = space.disk.statvfs, space.disk.size
         self.reusable_bytes = space.reusable_bytes
         self.free_bytes, self.spare_bytes = space.free_bytes, space.spare_bytes
-        self.ids = IdAllocator()
-        self.new_ino, self.new_content = self.ids.new_ino, self.ids.new_content
-        dbs = {name: env.open_db(name) for name in fmt.TABLES}
+
+    def _open_tables(self) -> None:
+        self._dbs = dbs = {name: self._env.open_db(name) for name in fmt.TABLES}
         plain = {name: Plain(dbs[name]) for name in fmt.UNVERSIONED}
         self._meta = plain[b"meta"]
         self._epochs = plain[b"epochs"]
@@ -122,8 +148,8 @@ class Store:
         self.fragments = JournalFragments(plain[b"pieces"])
         self.metadata = Metadata(plain[b"facts"], self.note)
         self.ledger = LedgerTable(plain[b"below"], self.note)
-        self._map = memory_map.MemoryMap(path / DATA_FILE)
-        self.heap = Heap(files, self.ids, plain[b"freed"], space.spare)
+        self._map = memory_map.MemoryMap(self.path / DATA_FILE)
+        self.heap = Heap(self.files, self.ids, plain[b"freed"], self._space.spare)
         self.blocks = Blocks(plain[b"blocks"], plain[b"refs"], self.heap, self._map.expect_blocks)
         #: Called before bytes of files are read, in blocks or not.
         self.expect_blocks = self._map.expect_blocks
@@ -132,7 +158,6 @@ class Store:
         self.links = Versioned(dbs[b"links"], b"l", self.changes, self.packed)
         self.blockmap = Versioned(dbs[b"blockmap"], b"b", self.changes, self.packed)
         self.xattrs = Versioned(dbs[b"xattrs"], b"x", self.changes, self.packed)
-        self._dbs = dbs
         self._tables: tuple[Plain | Versioned, ...] = (
             self.inodes,
             self.dirents,
@@ -141,36 +166,14 @@ class Store:
             self.xattrs,
             *plain.values(),
         )
-        self.pending = Pending()
-        self._register()
-        self._reader = NO_READER
-        #: The suffix of the head as it was at the last commit.
-        self._snapshot_suffix = b""
-        #: Which file the data file is, and whether it is known to be gone.
-        self._identity = data_file_identity(path)
-        self._abandoned = False
-        self._journal = Journal(files)
-        #: The copy of the data file that is being made.
-        self._copy: compaction.Copy | None = None
-        #: The number of the last commit when the data file was new.
-        self._fresh_commits = -1
-        #: Held while the environment is another one: a backup comes in a thread of its own.
-        self._exchanging = threading.Lock()
-        self._lineage = lineage = Lineage(self._epochs, self.ids, budget.mark)
+
+    def _open_lineage(self) -> None:
+        self._lineage = lineage = Lineage(self._epochs, self.ids, self._budget.mark)
         self.epoch_tree, self.epochs = lineage.tree, lineage.records
         self.heads = lineage.heads
         self.open_epoch, self.seal_epoch = lineage.open, lineage.seal
         self.describe_epoch, self.recount_epoch = lineage.describe, lineage.recount
         self.remove_epoch, self.view = lineage.remove, lineage.view
-        self._counters = Counters(self._meta, path)
-        #: What `_flush_counters` put last.
-        self._kept_numbers: tuple[tuple[bytes, int], ...] = ()
-        #: How many inodes the record of what is kept out of history counts.
-        self._counted_excluded = -1
-        self._begin()
-        self.packed.look()
-        #: Whether any extended attribute was ever set: most workspaces have none to look for.
-        self.xattrs_used = next(self.xattrs.versions(b""), None) is not None
 
     @classmethod
     def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
@@ -276,6 +279,7 @@ class Store:
             else:
                 self.epoch_tree.put(epoch, record)
         self.set_head(MAIN_LINE, view_of(self.epochs, Epoch(kept.get(fmt.HEAD))))
+        self._load_forks()
         anchor = Epoch(kept.get(fmt.ANCHOR))
         self.packed.anchor = fmt.suffix_of(anchor) if anchor in self.epochs else b""
         self._require_numbers()
@@ -284,9 +288,19 @@ class Store:
         if not self.read_only:
             replay_fragments(self)
 
+    def _load_forks(self) -> None:
+        count = self._counters.find(fmt.FORKS)
+        if count:
+            self.forks.load()
+        if len(self.forks) != count:
+            raise errors.StoreCorrupt(self.path, "the record of a fork is missing")
+        for fork in self.forks:
+            self.heads[fork.number] = self._lineage.view(fork.head)
+        self._note_fork_anchors()
+
     def _require_numbers(self) -> None:
         """A number that was given out must not be given out again, nor a checkpoint be written."""
-        if not self.head.writable:
+        if not all(head.writable for head in self.heads.values()):
             raise errors.StoreCorrupt(self.path, "its numbers make no sense: the head is sealed")
         self._counters.require_above(fmt.NEXT_INO, self._last(b"i"))
         self._counters.require_above(fmt.NEXT_CONTENT, self._last(b"b"))
@@ -310,17 +324,44 @@ class Store:
     def set_head(self, line: int, view: View) -> None:
         """Let a line go on in a view."""
         view.lead()
-        if self.excluded is not None:
+        if line == MAIN_LINE and self.excluded is not None:
             view.see_excluded(self.excluded)
         self.heads[line] = view
+        if line != MAIN_LINE:
+            self.forks.put(self.forks[line]._replace(head=view.epoch))
         # What descends from the head of that commit differs from it only by what was written since.
-        if self._snapshot_suffix not in view.seen:
-            self._reader.invalidate()
+        if line in self._readers and self._snapshot_suffixes.get(line, b"") not in view.seen:
+            self._readers[line].invalidate()
+
+    def add_fork(
+        self,
+        name: str,
+        base: Epoch,
+        time_ns: int,
+        *,
+        at: str = "",
+        without: tuple[str, ...] = (),
+    ) -> Fork:
+        """A second head below a sealed epoch. Costs the same whatever the tree's size."""
+        number = self.forks.next_number()
+        view = self.open_epoch(base, inodes=self.view(base).inodes)
+        fork = Fork(number, name, view.epoch, base, time_ns, at, without)
+        self.forks.put(fork)
+        self.heads[number] = view
+        return fork
+
+    def end_fork(self, number: int) -> None:
+        """Forget a fork, whose head is sealed. Nothing may use its file system any more."""
+        self.attach_reader(NO_READER, number)
+        del self.heads[number]
+        self.forks.remove(number)
+        self._note_fork_anchors()
+        self.pending.forget(number)
 
     def open_excluded(self) -> View:
         """The epoch of what is kept out of history; from now on the head sees it."""
         if self.excluded is None:
-            self._reader.invalidate()
+            self._invalidate_readers()
             self._put_excluded(0)
             self.excluded = alone(fmt.EXCLUDED_EPOCH, writable=True)
             self.head.see_excluded(self.excluded)
@@ -341,6 +382,23 @@ class Store:
         self.dirty = True
         self.packed.anchor = fmt.suffix_of(epoch) if epoch != fmt.NO_EPOCH else b""
         self._counters.put(fmt.ANCHOR, epoch)
+
+    def anchors(self) -> dict[int, Epoch]:
+        """By line, the epoch of whose view nothing is packed, or none."""
+        return {MAIN_LINE: self.anchor} | {fork.number: fork.anchor for fork in self.forks}
+
+    def set_anchor(self, line: int, epoch: Epoch) -> None:
+        if self.anchors()[line] == epoch:
+            return
+        if line == MAIN_LINE:
+            self.anchor = epoch
+        else:
+            self.forks.put(self.forks[line]._replace(anchor=epoch))
+            self._note_fork_anchors()
+
+    def _note_fork_anchors(self) -> None:
+        epochs = {fork.anchor for fork in self.forks} & self.epochs.keys()
+        self.packed.fork_anchors = tuple(map(fmt.suffix_of, sorted(epochs, reverse=True)))
 
     # -- transactions -----------------------------------------------------------------------------
 
@@ -375,17 +433,20 @@ class Store:
         if self.read_only:
             return
         with self._failing():
-            if self._space.wants_another_commit():
+            # Holes that took too long after the commit before.
+            was_waiting = self.heap.is_waiting
+            if self._space.wants_another_commit() or was_waiting:
                 self._budget.mark()
             self.pending.flush()
             if not self.dirty:
                 return
             self._commit()
-            if self.heap.is_waiting or self._space.wants_another_commit():
+            frees = self.heap.is_waiting and not was_waiting
+            if frees or self._space.wants_another_commit():
                 self._budget.mark()
                 self.pending.flush()
                 self._commit()
-        self._refresh_reader()
+        self._refresh_readers()
 
     def _commit(self) -> None:
         if self._space.wants_another_commit():
@@ -397,20 +458,29 @@ class Store:
         self._txn.commit()
         self._follow()
         self._space.disk.written(self.dirty_bytes)
-        self.heap.committed()
+        self.heap.committed(at_once=self._space.is_nearly_full)
         self._begin()
 
-    def attach_reader(self, reader: SnapshotReader) -> None:
-        """Let a reader follow the last commit, and what changes after it. Everything must be
-        committed."""
-        self._reader.detach()
-        self._reader = reader
-        self.dirents.touch = self.inodes.touch = reader.touch
-        reader.guard(fmt.TABLES, fmt.CorruptRecord, self._refuse_changes)
-        for place, table in enumerate(self._tables):
-            table.guard(place, reader)
-        self._follow()
-        self._refresh_reader()
+    def attach_reader(self, reader: SnapshotReader, line: int = MAIN_LINE) -> None:
+        """Let a reader follow the last commit of a line, and what changes after it. Everything must
+        be committed. That of the main line has the pages of the file verified, too."""
+        self._readers.pop(line, NO_READER).detach()
+        self._snapshot_suffixes.pop(line, None)
+        if reader is not NO_READER:
+            self._readers[line] = reader
+        self.dirents.touch = self.inodes.touch = _touching(list(self._readers.values()))
+        if line == MAIN_LINE:
+            self._reader = reader
+            reader.guard(fmt.TABLES, fmt.CorruptRecord, self._refuse_changes)
+            for place, table in enumerate(self._tables):
+                table.guard(place, reader)
+            self._follow()
+        if reader is not NO_READER:
+            self._refresh_reader(line, reader)
+
+    def _invalidate_readers(self) -> None:
+        for reader in self._readers.values():
+            reader.invalidate()
 
     def _follow(self) -> None:
         """Have it known what the pages of the last commit are."""
@@ -422,16 +492,21 @@ class Store:
         so nothing is committed any more."""
         reason = "a page that was to be changed is not what was committed"
         self._budget.fail(self._budget.failure or errors.StoreCorrupt(self.path, reason))
-        self._reader.invalidate()
+        self._invalidate_readers()
 
-    def _refresh_reader(self) -> None:
+    def _refresh_readers(self) -> None:
+        for line, reader in self._readers.items():
+            self._refresh_reader(line, reader)
+
+    def _refresh_reader(self, line: int, reader: SnapshotReader) -> None:
         """Not where the head sees more than what its own tables have."""
-        if self.excluded is not None or (self.packed.used and self.packed.concerns(self.head)):
-            self._reader.invalidate()
+        head = self.heads[line]
+        if head.excluded is not None or (self.packed.used and self.packed.concerns(head)):
+            reader.invalidate()
         else:
-            path = self._data_file
-            self._snapshot_suffix = self.head.suffix
-            self._reader.refresh(path, self.head.line.suffixes, self._snapshot_suffix)
+            head.lead()
+            self._snapshot_suffixes[line] = head.suffix
+            reader.refresh(self._data_file, head.line.suffixes, head.suffix)
 
     def sync(self) -> bool:
         """The same as `commit` to the caller, and quicker if called again and again: what changed
@@ -461,7 +536,7 @@ class Store:
         except (lmdb.Error, HeapFailed) as error:
             failure = commit_error(self.path, error)
             self._budget.fail(failure)
-            self._reader.invalidate()
+            self._invalidate_readers()
             with contextlib.suppress(lmdb.Error):
                 self._begin()
             for table in self._tables:
@@ -513,9 +588,12 @@ class Store:
 
     def _holds_counter(self, read: pending.Read) -> bool:
         """Whether the head's count of inodes, or a number that was given out, waits."""
-        head = self.head.epoch
-        if read.table == "epochs" and self.epochs[head].inodes != self.head.inodes:
-            return read.asks_for(fmt.pack_u32(head))
+        if read.table == "epochs":
+            return any(
+                self.epochs[head.epoch].inodes != head.inodes
+                and read.asks_for(fmt.pack_u32(head.epoch))
+                for head in self.heads.values()
+            )
         return read.table == "meta" and any(
             read.asks_for(name) and self._counters.is_dirty(name, number)
             for name, number in self._numbered()
@@ -524,10 +602,12 @@ class Store:
     def _flush_counters(self) -> None:
         if not self.dirty:
             return
-        head = self.head
-        record = self.epochs[head.epoch]
-        if record.inodes != head.inodes:
-            self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
+        for head in self.heads.values():
+            record = self.epochs[head.epoch]
+            if record.inodes != head.inodes:
+                self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
+        if not self.forks and self._kept_numbers and self._kept_numbers[-1][0] == fmt.FORKS:
+            self._counters.drop(fmt.FORKS)
         if self.excluded is not None and self._counted_excluded != self.excluded.inodes:
             self._put_excluded(self.excluded.inodes)
             self._counted_excluded = self.excluded.inodes
@@ -545,6 +625,7 @@ class Store:
             (fmt.HEAD, self.head.epoch),
             (fmt.ANCHOR, self.anchor),
             (fmt.NEXT_SLOT, self.ids.slot),
+            *([(fmt.FORKS, len(self.forks))] if self.forks else []),
         )
 
     def close(self, *, commit: bool = True) -> None:
@@ -555,7 +636,8 @@ class Store:
                 committed = True
         finally:
             self.end_copy(self._copy)
-            self._reader.detach()
+            for reader in self._readers.values():
+                reader.detach()
             self._txn.abort()
             self._env.close()
             self._journal.close(committed=committed)
@@ -567,63 +649,25 @@ class Store:
         with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
             return pages.faults()
 
-    def backup(self, dest: Path, *, also: Sequence[str] = ()) -> None:
-        """Copy the last commit into a new store at ``dest``, an absent or empty directory. The one
-        thing that another thread may do while the store is in use. ``also`` are small files of the
-        store to copy with it, as far as they are there."""
-        self._map.expect_blocks()
-        try:
-            dest.mkdir(mode=0o700, exist_ok=True)
-            with self.hold_snapshot(), contextlib.closing(StoreDirectory.open(dest)) as copy:
-                for table in self._tables:
-                    require_whole(table)
-                copy.close_to_others()
-                compaction.snapshot(self._env, copy.files, lambda part: self._complete(part, also))
-            compaction.sync(dest.parent)
-        except (lmdb.Error, OSError) as error:
-            raise errors.BackupFailed(dest, str(error)) from error
+    # -- the data file as a whole (ckptfs.store.data_file) -----------------------------------------
 
-    @contextlib.contextmanager
-    def hold_snapshot(self) -> Iterator[None]:
-        """Meanwhile nothing that the last commit, or one after it, is made of is used again: other
-        threads read it, and other processes, which LMDB's lock file does not know. Such a process
-        opens the data file without a lock file, and begins one read transaction."""
-        with contextlib.ExitStack() as held:
-            with self._exchanging:
-                held.enter_context(self.heap.held())
-                held.enter_context(self._env.begin())
-                held.callback(self._release)
-                self._space.copies += 1
-            yield
-
-    def _release(self) -> None:
-        self._space.copies -= 1
+    backup = data_file.backup
+    hold_snapshot = data_file.hold_snapshot
+    compact = data_file.compact
+    outlook = data_file.outlook
+    begin_copy = data_file.begin_copy
+    end_copy = data_file.end_copy
+    require_space_beside_copy = data_file.require_space_beside_copy
+    verified = data_file.verified
+    record = data_file.record
+    prepare_copy = data_file.prepare_copy
+    exchange = data_file.exchange
+    reclaim = data_file.reclaim
 
     @property
     def is_read(self) -> bool:
         """Whether the data file must stay the same one: a snapshot of it is held."""
         return self._space.copies > 0
-
-    def _complete(self, part: Path, also: Sequence[str]) -> None:
-        """Put what else belongs to a store into the directory of its copy."""
-        copy_heap(self.files, part)
-        for name in also:
-            with contextlib.suppress(FileNotFoundError):
-                compaction.copy_file(self.files / name, part / name)
-
-    # -- another data file (ckptfs.store.compaction) -----------------------------------------------
-
-    def compact(self) -> None:
-        """Give free pages back to the disk, and slots of the heap that no block names. On a failure
-        everything is as it was."""
-        interrupts.finish(compaction.steps(self))
-        interrupts.finish(self.reclaim())
-
-    def outlook(self) -> compaction.Outlook:
-        """What a compaction would make of the data file, about."""
-        size = (self.files / DATA_FILE).stat().st_size
-        with contextlib.closing(Pages(self.files / DATA_FILE)) as pages:
-            return compaction.Outlook(size, pages.copied_bytes())
 
     @property
     def is_copied(self) -> bool:
@@ -635,128 +679,6 @@ class Store:
         """Whether the data file has nothing but what is there: it was copied, and nothing was
         committed since the copying began."""
         return self.commits == self._fresh_commits
-
-    def begin_copy(self, niceness: int) -> compaction.Copy:
-        """Commit, and have that copied; what changes from here on is noted. Ends another copy."""
-        self.end_copy(self._copy)
-        self.commit()
-        if self._space.live_bytes() > self._space.disk.disk():
-            raise errors.StoreFull(self.path, "the disk has no space for the compact copy")
-        map_size = int(self._env.info()["map_size"])
-        try:
-            copy = compaction.Copy(self.files, self._directory.fd, map_size, niceness)
-        except OSError as error:
-            compaction.remove_leftover(self.files / DATA_FILE)
-            raise errors.CompactFailed(self.path, str(error)) from error
-        copy.hold.enter_context(self.hold_snapshot())
-        self._copy = copy
-        self._txn.abort()  # nothing is in it
-        self._begin()
-        return copy
-
-    def end_copy(self, copy: compaction.Copy | None) -> None:
-        """The copy is adopted, or given up."""
-        if copy is not None:
-            copy.close()
-        if self._copy is None or self._copy is copy:  # else it is the next one's that is prepared
-            self._copy = None
-            self._reader.prepare(None, 0)
-
-    def require_space_beside_copy(self) -> None:
-        """Refuse to let a copy take what the writes of others need."""
-        if self._space.disk.disk() < BESIDE_COPY:
-            raise errors.StoreFull(self.path, "the disk has no space left beside the compact copy")
-
-    def verified(self) -> Iterator[None]:
-        """Refuse what is damaged, a few pages at a time: in a copy nothing would notice it."""
-        for table in self._tables:
-            yield from verified(table)
-
-    def record(self, table: int, key: bytes) -> bytes | None:
-        """What a table has, by its place, under a whole key."""
-        return record(self._tables[table], key)
-
-    def prepare_copy(self, copy: compaction.Copy, budget_s: float) -> bool:
-        """Have the pages of the copy known before it is adopted; True when all are."""
-        return self._reader.prepare(os.fsencode(copy.path), round(budget_s * 1e9))
-
-    def exchange(self, copy: compaction.Copy) -> bool:
-        """Put the copy in the data file's place, with what changed since it was made; False if the
-        data file must stay what it is for now."""
-        with self._exchanging:
-            if self.is_read:
-                return False
-            self._exchange(copy)
-            self._fresh_commits = -1 if copy.is_changed else self.commits
-        return True
-
-    def _exchange(self, copy: compaction.Copy) -> None:
-        """Until the rename the data file has all that there is, without the journal."""
-        self.commit()
-        for _ in compaction.bring_over(self, copy):
-            pass
-        for records in copy.endings():
-            copy.put(records)
-            self.prepare_copy(copy, 0.0)
-        copy.finish()
-        # What is purged must not stay there. The copy has no key for it, so it does not matter
-        # which of both lasts first, this or the rename.
-        self._journal.discard()
-        self._copy = None
-        self._txn.abort()
-        map_size = int(self._env.info()["map_size"])
-        self._env.close()
-        is_renamed = False
-        try:
-            os.replace(copy.path, self.files / DATA_FILE)
-            is_renamed = True
-            self._reader.exchange(os.fsencode(self.files / DATA_FILE))
-            compaction.sync(self.files)
-        except OSError as error:
-            if not is_renamed:
-                raise
-            # After a power cut it is perhaps not: what comes next could be lost.
-            failure = errors.StoreUnwritten(self.path, str(error))
-            self._budget.fail(failure)
-            raise failure from error
-        finally:
-            self._reopen(map_size)
-
-    def _reopen(self, map_size: int) -> None:
-        """Go on in whichever file is the data file now."""
-        try:
-            self._env = open_environment(self.files, map_size, len(fmt.TABLES))
-            self._identity = data_file_identity(self.path)
-            self._map.moved()
-            self._dbs = {name: self._env.open_db(name) for name in self._dbs}
-            for table, db in zip(self._tables, self._dbs.values(), strict=True):
-                use(table, db)
-            self._begin()
-            self._follow()
-        except (lmdb.Error, OSError) as error:
-            failure = commit_error(self.path, error)
-            self._budget.fail(failure)
-            for table in self._tables:
-                table.bind(Failed(failure))
-            raise failure from error
-        self._refresh_reader()
-
-    def reclaim(self) -> Steps[None]:
-        """Give back the slots of the heap that no block names, also those that are not in `freed`,
-        in steps as `compaction.steps` has them. If a block's slot is damaged, give back none: it
-        could be any of them. Slots are given out once, so one that is free stays so."""
-        used = bytearray(self.ids.slot)
-        until = time.monotonic() + _STEP_S
-        for _, slot in self.blocks.slots() if used else ():
-            if slot is None or slot >= self.ids.slot:
-                return
-            if slot < len(used):
-                used[slot] = 1
-            if time.monotonic() > until:
-                yield 0.0
-                until = time.monotonic() + _STEP_S
-        for _ in self.heap.reclaim(used):
-            yield 0.0
 
     # -- space ------------------------------------------------------------------------------------
 
@@ -802,12 +724,26 @@ class Store:
         """Keep the mapped file from counting as memory in use (ckptfs.store.memory_map)."""
         if memory_map.resident_file_bytes() > _RESIDENT_MAX:
             self._map.release()
-            self._reader.release()
+            for reader in self._readers.values():
+                reader.release()
 
     def expect_records(self) -> None:
         """Called now and then while requests are served: most of them ask for records."""
         if not self._space.copies:
             self._map.expect_records()
+
+
+def _touching(readers: Sequence[SnapshotReader]) -> Callable[[bytes], object]:
+    """Tells all readers that a record changes: which of them see its epoch, they need not know."""
+    if len(readers) < 2:
+        return readers[0].touch if readers else NO_READER.touch
+    touches = [reader.touch for reader in readers]
+
+    def touch(entity: bytes) -> None:
+        for each in touches:
+            each(entity)
+
+    return touch
 
 
 @contextlib.contextmanager

@@ -181,13 +181,13 @@ UNVERSIONED = (
     #   key      key of a block
     #   record   count u32, big-endian, above 1. No record: once
     b"refs",
-    # orphans: inodes of the head that lost their last name while in use. The next start erases
+    # orphans: inodes of a head that lost their last name while in use. The next start erases
     # them.
-    #   key      ino u64
+    #   key      ino u64; of a fork, its number u32 behind it
     #   record   empty
     b"orphans",
-    # facts: metadata of the workspace by name. What the layers above keep, and three counters:
-    # `next_checkpoint`, `next_author`, and `compressed`, the last epoch that was compressed.
+    # facts: metadata of the workspace by name. What the layers above keep, the forks, and counters:
+    # `next_checkpoint`, `next_author`, `next_fork`, and `compressed`, the last epoch that was.
     #   key      name
     #   record   of a counter: number u64, big-endian, digest; else its owner's
     b"facts",
@@ -236,12 +236,38 @@ NEXT_EPOCH = b"next_epoch"
 NEXT_SLOT = b"next_slot"
 HEAD = b"head"
 ANCHOR = b"anchor"
+#: How many forks there are; absent without any. A release that knows only one head refuses the
+#: name, since it would take the heads of forks for leftovers and remove them.
+FORKS = b"forks"
 META_NAMES = frozenset(
-    {META_FORMAT, META_JOURNAL, NEXT_INO, NEXT_CONTENT, NEXT_EPOCH, NEXT_SLOT, HEAD, ANCHOR}
+    {META_FORMAT, META_JOURNAL, NEXT_INO, NEXT_CONTENT, NEXT_EPOCH, NEXT_SLOT, HEAD, ANCHOR, FORKS}
 )
 
 
 # -- keys ------------------------------------------------------------------------------------------
+
+#: In `facts`: of a fork, what is known of it, and before the names of its own facts.
+FORK = b"fork:"
+FORK_FACTS = b"fork/"
+
+
+def fork_key(number: int) -> bytes:
+    return FORK + b"%010d" % number
+
+
+def line_facts(line: int) -> bytes:
+    """What the names of a line's facts begin with."""
+    return FORK_FACTS + b"%010d/" % line if line else b""
+
+
+def orphan_key(ino: Ino, line: int) -> bytes:
+    return pack_u64(ino) + (pack_u32(line) if line else b"")
+
+
+def orphan_of(key: bytes) -> tuple[Ino, int]:
+    """The inode, and the line whose head has it."""
+    return Ino(unpack_u64(key[:8])), unpack_u32(key[8:]) if len(key) > 8 else 0
+
 
 # A name never contains NUL, so the NUL behind it keeps "a" and "ab" apart and in name order.
 
@@ -419,6 +445,17 @@ def unpack_number(data: bytes) -> int:
     if not _is_whole(data):
         raise CorruptRecord("a number of the store is damaged")
     return unpack_u64(data[:-_SUM])
+
+
+def pack_fork(record: dict[str, Any]) -> bytes:
+    return _summed(json.dumps(record, separators=(",", ":")).encode())
+
+
+def unpack_fork(data: bytes) -> dict[str, Any]:
+    if not _is_whole(data):
+        raise CorruptRecord("the record of a fork is damaged")
+    found: dict[str, Any] = json.loads(data[:-_SUM])
+    return found
 
 
 JOURNAL_KEY = 16

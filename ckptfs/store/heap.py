@@ -21,6 +21,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ _PATIENCE_S = 1.0
 _COPY = 8 << 20
 #: Slots that `reclaim` looks at in one step.
 _RECLAIMED = 4096
+#: So many become a hole by one call.
+_PUNCHED = 256
 
 _HOLE = PUNCH_HOLE | KEEP_SIZE
 
@@ -92,6 +95,9 @@ class Heap:
         self._punched: list[int] = []
         #: Whether the last holes could not be made.
         self._stuck = False
+        #: How many seconds holes may take after a commit; those that are left come after the next.
+        #: A disk that is busy takes a tenth of a second for some.
+        self.punching_s = inf
         #: Copies of the last commit under way: its slots stay as they are.
         self._holders = 0
 
@@ -246,27 +252,33 @@ class Heap:
         """Whether another commit would make holes."""
         return bool(self._waiting) and not self._holders and not self._stuck and self._fd >= 0
 
-    def committed(self) -> None:
-        """After a commit: make holes of the slots that the one before let go of. Not of its own:
-        should its pages be damaged, a repair goes back to the one before."""
+    def committed(self, *, at_once: bool = False) -> None:
+        """After a commit: make holes of the slots that the one before let go of; of all of them if
+        the space is needed ``at_once``. Not of its own: should its pages be damaged, a repair goes
+        back to the one before."""
         if not self._holders and self._fd >= 0:
-            self._punch()
+            self._punch(inf if at_once else self.punching_s)
         self._waiting += self._freed
         self._freed = []
 
-    def _punch(self) -> None:
+    def _punch(self, seconds: float) -> None:
+        until = monotonic() + seconds
+        slots, done = sorted(self._waiting), 0
         try:
-            for start, count in _runs(sorted(self._waiting)):
+            for start, count in _runs(slots, _PUNCHED):
                 self._make_hole(start, count)
+                done += count
+                if monotonic() >= until:
+                    break
         except OSError as error:
             # They stay in the table, and are tried again with every commit.
             if not self._stuck:
                 log.warning("%s: what was deleted still takes its space: %s", FILE, error)
             self._stuck = True
-            return
-        self._stuck = False
-        self._punched += self._waiting
-        self._waiting = []
+        else:
+            self._stuck = False
+        self._punched += slots[:done]
+        self._waiting = slots[done:]
 
     def _make_hole(self, slot: int, count: int) -> None:
         fallocate(self._fd, _HOLE, slot * BLOCK_SIZE, count * BLOCK_SIZE)
@@ -361,11 +373,12 @@ def _data_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
         yield start, end
 
 
-def _runs(slots: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """(first, how many) of each row of slots that follow each other; they come in order."""
+def _runs(slots: Iterable[int], most: float = inf) -> Iterator[tuple[int, int]]:
+    """(first, how many) of each row of slots that follow each other, or of parts of it that have no
+    more than ``most``; they come in order."""
     first = count = 0
     for slot in slots:
-        if count and slot == first + count:
+        if count and slot == first + count and count < most:
             count += 1
             continue
         if count:

@@ -101,6 +101,14 @@ class Counters:
         """Whether another number was put into the table."""
         return self._saved.get(name, number) != number
 
+    def find(self, name: bytes) -> int:
+        """One that may be absent: then it is 0."""
+        return 0 if self._table.get(name) is None else self.get(name)
+
+    def drop(self, name: bytes) -> None:
+        self._table.delete(name)
+        self._saved.pop(name, None)
+
     def put(self, name: bytes, number: int) -> None:
         """Nothing is written for a counter that stands there already."""
         if self._saved.get(name) != number:
@@ -113,13 +121,14 @@ class Counters:
 
 # -- the table `facts` -----------------------------------------------------------------------------
 
-#: Metadata that are numbers, and have a digest: the next checkpoint, the next author, and the last
+#: Metadata that are numbers, and have a digest: the next checkpoint, author and fork, and the last
 #: epoch that was compressed.
 NEXT_CHECKPOINT = b"next_checkpoint"
 NEXT_AUTHOR = b"next_author"
 COMPRESSED = b"compressed"
 REPACKED = b"repacked"
-COUNTERS = (NEXT_CHECKPOINT, NEXT_AUTHOR, COMPRESSED, REPACKED)
+NEXT_FORK = b"next_fork"
+COUNTERS = (NEXT_CHECKPOINT, NEXT_AUTHOR, COMPRESSED, REPACKED, NEXT_FORK)
 
 
 AGREED = b"sync/agreed"
@@ -135,26 +144,38 @@ class Agreed(NamedTuple):
 
 
 class Metadata:
-    """Small facts about the workspace, by name."""
+    """Small facts about the workspace, by name. Those of a fork have its ``prefix`` before them,
+    which callers do not see."""
 
-    def __init__(self, table: Plain, note: Callable[[], None]) -> None:
+    def __init__(self, table: Plain, note: Callable[[], None], prefix: bytes = b"") -> None:
         self._table = table
         self._note = note
+        self._prefix = prefix
+
+    def of_line(self, line: int) -> Metadata:
+        """The facts that belong to one line of work."""
+        return Metadata(self._table, self._note, fmt.line_facts(line)) if line else self
 
     def get(self, name: bytes) -> bytes | None:
-        return self._table.get(name)
+        return self._table.get(self._prefix + name)
 
     def put(self, name: bytes, value: bytes) -> None:
         self._note()
-        self._table.put(name, value)
+        self._table.put(self._prefix + name, value)
 
     def delete(self, name: bytes) -> bool:
         self._note()
-        return self._table.delete(name)
+        return self._table.delete(self._prefix + name)
+
+    def clear(self) -> None:
+        """Forget the facts of a fork."""
+        if self._prefix:
+            for name, _ in list(self.walk()):
+                self.delete(name)
 
     def number(self, name: bytes, default: int) -> int:
         """A counter; `CorruptRecord` if it was damaged on disk."""
-        value = self._table.get(name)
+        value = self.get(name)
         return default if value is None else fmt.unpack_number(value)
 
     def put_number(self, name: bytes, number: int) -> None:
@@ -190,12 +211,16 @@ class Metadata:
 
     def walk(self, prefix: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """Those whose name begins with ``prefix``, in order, from the first behind ``after``."""
-        return self._table.walk(prefix, after)
+        length = len(self._prefix)
+        found = self._table.walk(self._prefix + prefix, self._prefix + after if after else b"")
+        return found if not length else ((name[length:], value) for name, value in found)
 
     def last(self, prefix: bytes) -> bytes | None:
         """The last name that begins with ``prefix``; ASCII follows it."""
-        name = self._table.floor(prefix + b"\xff")
-        return name if name is not None and name.startswith(prefix) else None
+        wanted = self._prefix + prefix
+        name = self._table.floor(wanted + b"\xff")
+        found = name is not None and name.startswith(wanted)
+        return name[len(self._prefix) :] if found and name is not None else None
 
 
 # -- the table `below` -----------------------------------------------------------------------------

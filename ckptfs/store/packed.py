@@ -1,11 +1,11 @@
 """Packed records: what only history sees, in compressed chunks beside the tables.
 
-A record that the head has no use for moves from its table into a chunk with its neighbours, which
+A record that no head has a use for moves from its table into a chunk with its neighbours, which
 takes a tenth of the space. Views of history find it there, and it moves back before history is
-changed. Two rules make that sound and keep it from costing the head anything:
+changed. Two rules make that sound and keep it from costing a head anything:
 
-- Nothing that the view of the *anchor* sees is packed; the anchor is the epoch that was the head
-  when the records were packed, or the one that took its place. So a view that descends from it
+- Nothing that the view of an *anchor* sees is packed; every line has one: the epoch that was its
+  head when the records were packed, or the one that took its place. So a view that descends from it
   finds everything in the tables and never looks here.
 - All packed versions of an entity are in one chunk; they move back together, and they do before
   anything is written about that entity to a sealed epoch. So a tombstone never stays behind while
@@ -181,6 +181,8 @@ class PackedRecords:
         self._quick: dict[bytes, None] = {}
         self.used = False
         self.anchor = b""
+        #: Those of forks.
+        self.fork_anchors: tuple[bytes, ...] = ()
         #: The work that packs or unpacks: another one goes by what another view sees.
         self.mover: object = None
 
@@ -193,9 +195,12 @@ class PackedRecords:
         self.used = self._table.count() > 0
 
     def concerns(self, view: View) -> bool:
-        """Whether something that the view sees may be packed: not if it is that of the anchor, or
-        descends from it."""
-        return self.anchor not in view.seen and view.epoch != EXCLUDED_EPOCH
+        """Whether something that the view sees may be packed: not if it is that of an anchor, or
+        descends from one."""
+        seen = view.seen
+        if self.anchor in seen or view.epoch == EXCLUDED_EPOCH:
+            return False
+        return not any(anchor in seen for anchor in self.fork_anchors)
 
     # -- reading ----------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ckptfs.model import MAIN_LINE
 from ckptfs.store.format import VERSIONED, suffix_of
 from ckptfs.store.tables import Versioned
 
@@ -82,9 +83,6 @@ class Buffer(NamedTuple):
     holds: Callable[[Read], bool]
 
 
-_EMPTY = Buffer(flush=lambda: None, log=lambda: None, holds=lambda read: False)
-
-
 class ReadPastBuffer(AssertionError):
     """A table was read while a buffer held a newer answer."""
 
@@ -93,7 +91,8 @@ class Pending:
     """The buffers of an open store, each filled by its owner and flushed here."""
 
     def __init__(self) -> None:
-        self._buffers = dict.fromkeys(ORDER, _EMPTY)
+        #: By name, the buffers of each line; the store's own are of the main line.
+        self._buffers: dict[str, dict[int, Buffer]] = {name: {} for name in ORDER}
         #: What a flush and a log call, in order.
         self._flushes: tuple[Callable[[], None], ...] = ()
         self._logs: tuple[Callable[[], None], ...] = ()
@@ -104,14 +103,25 @@ class Pending:
         flush: Callable[[], None],
         *,
         log: Callable[[], None] | None = None,
-        holds: Callable[[Read], bool] = _EMPTY.holds,
+        holds: Callable[[Read], bool] = lambda read: False,
+        line: int = MAIN_LINE,
     ) -> None:
-        """Own a buffer from here on, in place of an earlier one of that name."""
+        """Own a line's buffer from here on, in place of an earlier one of that name."""
         if name not in self._buffers:
             raise ValueError(f"the buffer {name!r} has no place in the order")
-        self._buffers[name] = Buffer(flush, log or flush, holds)
-        self._flushes = tuple(buffer.flush for buffer in self._buffers.values())
-        self._logs = tuple(buffer.log for buffer in self._buffers.values())
+        self._buffers[name][line] = Buffer(flush, log or flush, holds)
+        self._order()
+
+    def forget(self, line: int) -> None:
+        """A line is no more; its buffers are empty."""
+        for buffers in self._buffers.values():
+            buffers.pop(line, None)
+        self._order()
+
+    def _order(self) -> None:
+        every = [buffer for buffers in self._buffers.values() for buffer in buffers.values()]
+        self._flushes = tuple(buffer.flush for buffer in every)
+        self._logs = tuple(buffer.log for buffer in every)
 
     def flush(self) -> None:
         """Put every acknowledged change into the transaction."""
@@ -125,8 +135,8 @@ class Pending:
 
     def require_clean(self, read: Read) -> None:
         """Refuse to read a table past a buffer that holds the answer."""
-        for name, buffer in self._buffers.items():
-            if buffer.holds(read):
+        for name, buffers in self._buffers.items():
+            if any(buffer.holds(read) for buffer in buffers.values()):
                 raise ReadPastBuffer(f"{read} was read past the buffer {name!r}")
 
 

@@ -281,7 +281,8 @@ class Sweep:
 
     def _sum_up(self) -> None:
         """Name the views in which the sides do not cancel out, but only where that begins."""
-        order, epochs, head = self.order, self._store.epochs, self._store.head
+        order, epochs = self.order, self._store.epochs
+        heads = {head.epoch: head.inodes for head in self._store.heads.values()}
         totals = [(0, 0, 0)] * len(order.epochs)
         #: What was wrong in the last view on the way down.
         known = [(0, 0, 0)] * len(order.epochs)
@@ -290,7 +291,7 @@ class Sweep:
             names, subdirs, inodes = totals[above]
             inodes += self._inodes[place]
             totals[place] = (names + self._names[place], subdirs + self._subdirs[place], inodes)
-            counted = head.inodes if epoch == head.epoch else epochs[epoch].inodes
+            counted = heads[epoch] if epoch in heads else epochs[epoch].inodes
             wrong = (*totals[place][:2], inodes - counted)
             known[place] = wrong if order.shown[place] else known[above]
             if order.shown[place] and any(wrong) and wrong != known[above]:

@@ -13,6 +13,7 @@ from ckptfs.sync.results import (
     WriteBackResult,
 )
 from ckptfs.sync.scan import import_tree, scan
+from ckptfs.sync.scan_behind import ScanBehind
 from ckptfs.sync.write_back import push, write_back
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ExportResult",
     "ImportResult",
     "Progress",
+    "ScanBehind",
     "ScanResult",
     "Skipped",
     "SyncResult",

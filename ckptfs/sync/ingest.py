@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ckptfs.fs import Filesystem
-from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, Inode
+from ckptfs.model import NAME_MAX, ROOT_INO, Attributes, Ino, Inode, Place
 from ckptfs.sync import content, lower
 from ckptfs.sync.content import Entry
 from ckptfs.sync.ledger import Record
@@ -44,6 +44,8 @@ class Ingest:
         self.tally = tally
         #: Lower files with several names, by device and inode number.
         self.groups: dict[tuple[int, int], Group] = {}
+        #: Names that this pass gave to one inode, and then to another.
+        self.moved: list[Place] = []
         #: Called with an inode that is committed before all of its content is in.
         self.on_partial: Callable[[Inode], None] = lambda inode: None
         #: Inodes as they were before this pass first touched them: our own change, such as the
@@ -255,6 +257,7 @@ class Ingest:
             if self.fs.excludes(old) == self.fs.excludes(group.ino):
                 self.remove(parent, name, other)
                 self._link(group, parent, name)
+                self.moved.append((parent, name))
 
     def apply_attributes(self, inode: Inode, wanted: Attributes | None) -> Inode:
         if wanted is None:

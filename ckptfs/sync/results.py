@@ -79,7 +79,8 @@ class Tally:
         self.skipped: list[Skipped] = []
         self._watcher = watcher
         self._total = total_files
-        self._files = 0
+        #: How many entries are done.
+        self.files = 0
         self._reported_files = 0
         self._reported_bytes = 0
 
@@ -91,19 +92,19 @@ class Tally:
 
     def step(self, files: int = 1) -> None:
         """Count this many entries as done, and report progress now and then."""
-        self._files += files
+        self.files += files
         interrupts.between()
         if self._watcher is None:
             return
         if (
-            self._files - self._reported_files >= _FILES_STEP
+            self.files - self._reported_files >= _FILES_STEP
             or self.bytes - self._reported_bytes >= _BYTES_STEP
         ):
             self._report(self._watcher)
 
     def _report(self, watcher: Watcher) -> None:
-        self._reported_files, self._reported_bytes = self._files, self.bytes
-        watcher(Progress(self._files, self.bytes, self._total))
+        self._reported_files, self._reported_bytes = self.files, self.bytes
+        watcher(Progress(self.files, self.bytes, self._total))
 
     def result(self) -> SyncResult:
         if self._watcher is not None:

@@ -54,7 +54,7 @@ def scan(fs: Filesystem, dir_fd: int, *, progress: Watcher | None = None) -> Sca
         state.interrupted = intent_log.was_interrupted(fs)
         first = _is_nothing_known(state)
         _walk(state)
-        _note_links(state)
+        note_links(state)
         _note_agreed(state, first=first)
         intent_log.end(fs)
         fs.commit()
@@ -67,6 +67,11 @@ def _expected(fs: Filesystem, ledger: Ledger, dir_fd: int) -> int:
     """How many entries there may be: about as many as the store has, if it has seen them."""
     if ledger.get(*ROOT_PLACE) is None:
         return lower.count_entries(dir_fd)
+    return count_stored(fs)
+
+
+def count_stored(fs: Filesystem) -> int:
+    """How many entries the store has."""
     excluded = fs.head.excluded
     return fs.head.inodes + (0 if excluded is None else excluded.inodes)
 
@@ -115,9 +120,9 @@ def _walk(state: ScanState) -> None:
     try:
         lower.traverse(
             root,
-            visit=partial(_list, state),
-            enter=partial(_enter, state),
-            finish=partial(_finish, state),
+            visit=partial(list_directory, state),
+            enter=partial(enter_directory, state),
+            finish=partial(finish_directory, state),
             leave=state.down.leave,
         )
     finally:
@@ -131,7 +136,7 @@ def _is_nothing_known(state: ScanState) -> bool:
     return not known and not state.ledger.children(ROOT_INO)
 
 
-def _list(state: ScanState, frame: Frame) -> None:
+def list_directory(state: ScanState, frame: Frame) -> None:
     """Bring in the files of a directory; the directories in it wait."""
     known = {} if frame.is_new else state.ledger.children(frame.key)
     no_record = frame.is_new or state.importing
@@ -282,7 +287,7 @@ def _remove_unfinished(state: ScanState, frame: Frame, name: bytes) -> None:
 # -- directories -----------------------------------------------------------------------------------
 
 
-def _enter(
+def enter_directory(
     state: ScanState, frame: Frame, name: bytes, seen: os.stat_result, value: bytes | None
 ) -> Frame | None:
     """Enter a directory; None if it is passed over or cannot be read."""
@@ -367,7 +372,7 @@ def _make(
     return made
 
 
-def _finish(state: ScanState, frame: Frame) -> None:
+def finish_directory(state: ScanState, frame: Frame) -> None:
     """All entries are in: take over the directory's own attributes, and record it."""
     state.trim_now_and_then()
     if state.importing and not frame.is_new:
@@ -455,7 +460,7 @@ def _without_our_own(
 # -- links, at the end -----------------------------------------------------------------------------
 
 
-def _note_links(state: ScanState) -> None:
+def note_links(state: ScanState) -> None:
     """Each further link changed the inode's ctime: record the last one."""
     for key, place, name in state.linked:
         record = state.ledger.get(key, name)

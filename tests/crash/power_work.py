@@ -42,7 +42,7 @@ def state(fs: Filesystem) -> str:
     for checkpoint in history.checkpoints(fs.store):
         whole.update(b"%d " % checkpoint.id)
         _tell(whole, fs, fs.view_of(checkpoint.epoch))
-    whole.update(repr(history.restore_log(fs.store)).encode())
+    whole.update(repr(history.restore_log(fs)).encode())
     return whole.hexdigest()
 
 

@@ -277,7 +277,7 @@ def test_an_import_killed_at_any_step_can_be_done_again(made: Path) -> None:
 def test_a_restore_killed_at_any_step_happened_or_did_not(made: Path) -> None:
     """One transaction: the old state or the new one, and a log that says which."""
     for fs, before in _each_step(made, lambda service: service.restore("2")):
-        now, told = see(fs), history.restore_log(fs.store)
+        now, told = see(fs), history.restore_log(fs)
         where = now[-1].nodes  # type: ignore[attr-defined]
         assert where == before[2 if told else -1].nodes  # type: ignore[attr-defined]
 

@@ -44,8 +44,8 @@ def _everything(fs: Filesystem) -> Steps:
 class Edits:
     """A file system in a new store. Paths are bytes or str, relative to the root."""
 
-    def __init__(self, path: Path) -> None:
-        self.fs = Filesystem(Store.create(path), Ticks())
+    def __init__(self, path: Path, fs: Filesystem | None = None) -> None:
+        self.fs = Filesystem(Store.create(path), Ticks()) if fs is None else fs
         self.store = self.fs.store
 
     # -- looking ----------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ckptfs.history.upkeep import Worker, finish
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
 from ckptfs.store import check
-from ckptfs.store.blocks import CorruptBlock, Member, PackUsage
+from ckptfs.store.blocks import CorruptBlock, Member
 from ckptfs.store.format import (
     CODEC_DELTA,
     CODEC_RAW,
@@ -22,6 +22,7 @@ from ckptfs.store.format import (
     CODEC_ZSTD,
     PACK_MAX,
 )
+from ckptfs.store.pack_usage import PackUsage
 from tests.direct import get, reopened, shown
 from tests.history.edits import Edits
 from tests.history.leftovers import leftovers
@@ -529,3 +530,15 @@ def test_packing_as_it_goes_leaves_no_packs_half_empty(work: Edits) -> None:
         pass
     assert usage.stored_bytes
     assert usage.wasted_bytes <= usage.stored_bytes // 8
+
+
+def test_the_emptiest_packs_are_not_full_until_little_is_wasted() -> None:
+    usage = PackUsage()
+    for number in range(10):
+        pack = bytes([number])
+        usage.packs[pack] = (1_000, 100)
+        usage.used[pack] = 550 + 50 * number
+    assert len(usage.filled(500)) == 10
+    assert usage.wasted_bytes * 8 > usage.stored_bytes
+    left = usage.filled(500, 16)
+    assert left == {bytes([number]) for number in (7, 8, 9)}

@@ -139,7 +139,7 @@ class Life:
         self.compare(before, goal)
 
     def undo(self) -> None:
-        if history.undoable(self.work.store) is not None:
+        if history.undoable(self.work.fs) is not None:
             self.say("undo")
             self.take_back(Service(self.work.fs).undo)
 

@@ -417,7 +417,7 @@ def test_a_merge_is_undone_and_then_counts_for_nothing(lines: Lines) -> None:
     conflict_content(lines)
     before = lines.tree()
     lines.merge(THEIRS)
-    entry = undoable(lines.edits.store)
+    entry = undoable(lines.edits.fs)
     assert entry is not None and entry.kind == "merge"
     take_back(lines.edits.fs, entry, "undo", changed=Changed(set(), set()))
     assert lines.tree() == before
@@ -491,7 +491,7 @@ def test_random_lines_are_merged(lines: Lines, seed: int) -> None:
         assert lines.tree() == ours
     again = lines.plan()
     assert not again and not again.conflicts
-    entry = undoable(work.store)
+    entry = undoable(work.fs)
     assert entry is not None
     take_back(work.fs, entry, "undo", changed=Changed(set(), set()))
     assert lines.tree() == ours

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ckptfs import interrupts
-from ckptfs.errors import PathUnknown, PurgeUnfinished
+from ckptfs.errors import Interrupted, PathUnknown, PurgeUnfinished
 from ckptfs.history import Changed, checkpoints, compression, purge, removal, restore, seal
 from ckptfs.history.upkeep import Worker
-from ckptfs.model import ROOT_INO, Ino
+from ckptfs.model import BLOCK_SIZE, ROOT_INO, Ino
 from ckptfs.service import Service
 from ckptfs.store import check
 from tests.direct import Node, crashed, shown
@@ -284,6 +286,52 @@ def test_everything_is_whole_between_two_steps_of_a_purge(work: Edits) -> None:
     assert not in_the_file(work)
 
 
+def _with_a_large_file(work: Edits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose blocks go in several steps; its versions share most of them."""
+    monkeypatch.setattr(purge, "_STEP_BYTES", 0)
+    work.put("large", b"".join(SECRET + os.urandom(BLOCK_SIZE) for _ in range(12)))
+    for number in range(3):
+        save(work)
+        work.write("large", number * 4 * BLOCK_SIZE, SECRET + os.urandom(100))
+
+
+def test_everything_is_whole_while_the_blocks_of_a_large_file_go(
+    work: Edits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _with_a_large_file(work, monkeypatch)
+    for number, _ in enumerate(_steps(work, b"large")):
+        if number % 4 == 0 and work.fs.seek(work.fs.head, ROOT_INO, b"large") is not None:
+            work.put("large", SECRET + os.urandom(3 * BLOCK_SIZE))
+            save(work)
+        work.fs.commit()
+        assert check(work.store) == []
+    assert number > 20
+    assert not any(b"large" in tree for tree in trees(work))
+    assert leftovers(work.store) == []
+    work.store.compact()
+    assert not in_the_file(work)
+
+
+def test_a_large_file_that_began_to_go_goes_although_the_client_leaves(
+    work: Edits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each step: in every checkpoint it is as it was, or gone."""
+    _with_a_large_file(work, monkeypatch)
+    before = [tree[b"large"] for tree in trees(work)]
+    ends = []
+    while not ends or ends[-1] == before:
+        steps = purge.purging(work.fs, [b"large"], lambda changed: None)
+        with suppress(Interrupted), interrupts.sliced(lambda: True):
+            for _ in range(len(ends) + 1):
+                interrupts.resume(steps)
+            while not isinstance(interrupts.resume(steps, lambda: True), interrupts.Ended):
+                pass
+        assert check(work.store) == []
+        ends.append([tree.get(b"large") for tree in trees(work)])
+    assert len(ends) > 5
+    assert ends[-1] == [None] * len(before)
+
+
 @pytest.mark.parametrize("more", [0, 1, 10, 30])
 def test_a_purge_that_was_cut_short_is_gone_on_with(work: Edits, more: int) -> None:
     """By the end of the process, so many steps after the first that changed anything."""
@@ -313,7 +361,7 @@ def test_a_purge_without_space_for_its_compact_says_what_is_left_to_do(
     work.put("d/secret", SECRET * 100)
     save(work)
     with monkeypatch.context() as patch:
-        patch.setattr("ckptfs.store.environment.BESIDE_COPY", 1 << 62)
+        patch.setattr("ckptfs.store.data_file.BESIDE_COPY", 1 << 62)
         with pytest.raises(PurgeUnfinished, match="no space left beside the compact copy"):
             Service(work.fs).purge([b"d"])
     assert [set(tree) for tree in trees(work)] == [{b""}] * 2

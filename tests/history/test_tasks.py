@@ -39,27 +39,27 @@ def files(work: Edits) -> dict[bytes, bytes]:
 
 
 def state(work: Edits, name: str) -> str:
-    return tasks.tasks(work.store)[name].state
+    return tasks.tasks(work.fs)[name].state
 
 
 # -- whose a stretch is ----------------------------------------------------------------------------
 
 
 def test_a_task_is_current_until_it_is_done(work: Edits) -> None:
-    assert tasks.current(work.store) == ""
+    assert tasks.current(work.fs) == ""
     tasks.start(work.fs, "a")
-    assert tasks.current(work.store) == "a" and state(work, "a") == "current"
+    assert tasks.current(work.fs) == "a" and state(work, "a") == "current"
     tasks.done(work.fs, "fixed")
-    assert tasks.current(work.store) == "" and state(work, "a") == "done"
-    assert tasks.tasks(work.store)["a"].message == "fixed"
+    assert tasks.current(work.fs) == "" and state(work, "a") == "done"
+    assert tasks.tasks(work.fs)["a"].message == "fixed"
 
 
 def test_the_one_started_last_is_current_and_the_one_before_goes_on(work: Edits) -> None:
     for name in ("a", "b", "c"):
         tasks.start(work.fs, name)
-    assert tasks.current(work.store) == "c" and state(work, "a") == "open"
+    assert tasks.current(work.fs) == "c" and state(work, "a") == "open"
     assert tasks.done(work.fs)[0] == "c"
-    assert tasks.current(work.store) == "b"
+    assert tasks.current(work.fs) == "b"
     tasks.start(work.fs, "a")  # takes it up again
     assert [tasks.done(work.fs)[0] for _ in range(2)] == ["a", "b"]
     with pytest.raises(TaskUnknown, match="no task is open"):
@@ -71,15 +71,15 @@ def test_announced_tasks_are_current_in_the_order_of_their_announcement(work: Ed
     assert begins is not None
     for name in ("b", "c", "b"):
         assert tasks.announce(work.fs, name) is None
-    assert tasks.current(work.store) == "a" and [state(work, n) for n in "bc"] == ["open"] * 2
-    assert tasks.tasks(work.store)["a"].message == "the first"
+    assert tasks.current(work.fs) == "a" and [state(work, n) for n in "bc"] == ["open"] * 2
+    assert tasks.tasks(work.fs)["a"].message == "the first"
     assert tasks.finish(work.fs, "c") is None  # before its turn
-    assert tasks.current(work.store) == "a" and state(work, "c") == "done"
+    assert tasks.current(work.fs) == "a" and state(work, "c") == "done"
     ends = tasks.finish(work.fs, "a")
-    assert ends is not None and tasks.current(work.store) == "b"
-    assert tasks.tasks(work.store)["a"].stretches == [(begins.id, ends.id)]
+    assert ends is not None and tasks.current(work.fs) == "b"
+    assert tasks.tasks(work.fs)["a"].stretches == [(begins.id, ends.id)]
     tasks.finish(work.fs, "b")
-    assert tasks.current(work.store) == "" and tasks.finish(work.fs, "b") is None
+    assert tasks.current(work.fs) == "" and tasks.finish(work.fs, "b") is None
 
 
 def test_what_is_announced_goes_before_what_a_person_started_and_behind_what_they_start_next(
@@ -88,10 +88,10 @@ def test_what_is_announced_goes_before_what_a_person_started_and_behind_what_the
     tasks.start(work.fs, "mine")
     for name in ("a", "b"):
         tasks.announce(work.fs, name)
-    assert tasks.current(work.store) == "a"
+    assert tasks.current(work.fs) == "a"
     tasks.start(work.fs, "urgent")
     tasks.announce(work.fs, "c")
-    assert tasks.current(work.store) == "urgent"
+    assert tasks.current(work.fs) == "urgent"
     order = [tasks.done(work.fs)[0] for _ in range(5)]
     assert order == ["urgent", "a", "b", "c", "mine"]
 
@@ -100,7 +100,7 @@ def test_a_finished_task_that_is_announced_again_is_taken_up_again(work: Edits) 
     for _ in range(2):
         tasks.announce(work.fs, "a")
         tasks.finish(work.fs, "a")
-    assert len(tasks.tasks(work.store)["a"].stretches) == 2
+    assert len(tasks.tasks(work.fs)["a"].stretches) == 2
 
 
 def test_each_announced_task_is_reverted_on_its_own(work: Edits) -> None:
@@ -140,7 +140,7 @@ def test_tasks_survive_the_end_of_the_process(work: Edits) -> None:
     work.put("x", b"1")
     work.fs = reopened(work.fs)
     work.store = work.fs.store
-    assert tasks.current(work.store) == "a"
+    assert tasks.current(work.fs) == "a"
     undo(work, "a")
     assert files(work) == {}
 
@@ -149,7 +149,7 @@ def test_tasks_survive_the_end_of_the_process(work: Edits) -> None:
 def test_a_name_is_a_short_line(work: Edits, name: str) -> None:
     with pytest.raises(TaskInvalid):
         tasks.start(work.fs, name)
-    assert tasks.tasks(work.store) == {}
+    assert tasks.tasks(work.fs) == {}
 
 
 # -- reverting -------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_a_task_that_is_still_open_can_be_reverted_and_ends(work: Edits) -> None
     tasks.start(work.fs, "a")
     work.put("x", b"1")
     undo(work, "a")
-    assert files(work) == {} and tasks.current(work.store) == ""
+    assert files(work) == {} and tasks.current(work.fs) == ""
 
 
 def test_another_tasks_files_are_left_alone(work: Edits) -> None:
@@ -199,7 +199,7 @@ def test_a_revert_counts_as_no_other_tasks_change(work: Edits) -> None:
     tasks.done(work.fs)
     work.put("y", b"2")
     undo(work, "inner")
-    assert tasks.current(work.store) == "outer"
+    assert tasks.current(work.fs) == "outer"
     assert plan_revert(work.fs, "outer").paths == [b"y"]
 
 
@@ -330,7 +330,7 @@ def test_undo_takes_a_revert_back(work: Edits) -> None:
     work.put("x", b"1")
     tasks.done(work.fs)
     done = undo(work, "a")
-    entry = undoable(work.store)
+    entry = undoable(work.fs)
     assert entry is not None and entry.before == done.before.id and entry.paths == ("x",)
     Service(work.fs).undo()
     assert files(work) == {b"x": b"1"}
@@ -361,7 +361,7 @@ def test_a_revert_of_nothing_takes_no_checkpoint_and_leaves_the_task_as_it_is(
     done = undo(work, "idle")
     assert (done.before, done.after, done.plan.paths) == (None, None, [])
     assert [item.id for item in checkpoints(work.store)] == before
-    assert state(work, "idle") == "done" and undoable(work.store) is None
+    assert state(work, "idle") == "done" and undoable(work.fs) is None
 
 
 def test_a_name_can_be_used_again_after_a_revert(work: Edits) -> None:
@@ -369,4 +369,4 @@ def test_a_name_can_be_used_again_after_a_revert(work: Edits) -> None:
         tasks.start(work.fs, "a")
         work.put("x", content)
         undo(work, "a")
-    assert files(work) == {} and len(tasks.events(work.store)) == 4
+    assert files(work) == {} and len(tasks.events(work.fs)) == 4

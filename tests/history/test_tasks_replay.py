@@ -70,7 +70,7 @@ def test_a_revert_is_the_same_work_without_the_task(steps: list[Step]) -> None:
         work, without = prepared(Path(base, "one")), prepared(Path(base, "two"))
         try:
             do_all(work, without, steps)
-            if "a" in tasks.tasks(work.store):
+            if "a" in tasks.tasks(work.fs):
                 revert_and_compare(work, without)
             assert_clean(work.fs)
         finally:
@@ -84,7 +84,7 @@ def do_all(work: Edits, without: Edits, steps: list[Step]) -> None:
     for number, step in enumerate(steps):
         if step[0] != now:
             now = step[0]
-            while tasks.current(work.store) and now == "none":
+            while tasks.current(work.fs) and now == "none":
                 tasks.done(work.fs)
             if now != "none":
                 tasks.start(work.fs, now)

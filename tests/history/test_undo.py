@@ -159,13 +159,13 @@ def test_a_revert_that_is_undone_can_be_made_again(work: Edits) -> None:
     for _ in range(2):
         revert(fs, "t", changed=Changed(set(), set()))
         assert files(work) == NEW
-        assert tasks.tasks(work.store)["t"].state == "reverted"
+        assert tasks.tasks(work.fs)["t"].state == "reverted"
         service.undo(if_unchanged=True)
         assert "made" in files(work)
-        assert tasks.tasks(work.store)["t"].state == "done"
+        assert tasks.tasks(work.fs)["t"].state == "done"
         assert plan_revert(fs, "t").paths == [b"made"]
     service.redo(if_unchanged=True)
-    assert tasks.tasks(work.store)["t"].state == "reverted"
+    assert tasks.tasks(work.fs)["t"].state == "reverted"
     service.undo(if_unchanged=True)
     revert(fs, "t", changed=Changed(set(), set()))
     work.put("later", b"work")

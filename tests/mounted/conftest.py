@@ -52,6 +52,7 @@ ONE = {
     "test_paths",
     "test_ranges",
     "test_sandbox",
+    "test_scan_behind",
     "test_server",
     "test_set_id",
     "test_steps",

@@ -12,7 +12,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode
 from ckptfs.store import Store, View, check
 from ckptfs.store.format import unpack_u64
-from ckptfs.sync import SyncResult
+from ckptfs.sync import ScanBehind, SyncResult
 from ckptfs.sync.ledger import ROOT_PLACE, Ledger
 from tests.support.trees import Facts, Tree, facts, plant
 
@@ -42,6 +42,13 @@ class Pair:
             os.close(fd)
         self.check()
         return result
+
+    def begin_scan(self) -> ScanBehind:
+        fd = os.open(self.lower, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return ScanBehind(self.fs, fd)
+        finally:
+            os.close(fd)
 
     def check(self) -> None:
         assert check(self.store) == []

@@ -30,7 +30,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from ckptfs import history, sync
 from ckptfs.history import excluded, removal
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.sync import SyncResult, agreed
+from ckptfs.sync import ScanBehind, SyncResult, agreed, scan_behind
 from tests.support.trees import Facts, facts
 from tests.sync.interruption import dying_at
 from tests.sync.pair import Pair
@@ -276,6 +276,45 @@ class Sync(RuleBasedStateMachine):
         if not (self.edited["lower"] and self.edited["store"]):
             assert not result.conflicts
 
+    @precondition(lambda self: not self.edited["store"] and scan_behind.is_safe(self.pair.fs))
+    @rule(order=st.lists(picks, max_size=6), end=st.sampled_from(["scan", "umount", "kill"]))
+    def scan_behind(self, order: list[int], end: str) -> None:
+        """As a mount that serves before it has ended: directories are compared as they are asked
+        for; then comes the rest, an unmount, or a kill."""
+        scan = self.pair.begin_scan()
+        self.check_shown(scan)
+        for number in order:
+            waiting = list(scan.uncompared)
+            if waiting:
+                scan.compare(waiting[number % len(waiting)])
+                self.check_shown(scan)
+        if end == "scan":
+            while scan.uncompared:
+                scan.compare_next()
+                self.check_shown(scan)
+            result = scan.end()
+            assert not result.conflicts and not result.skipped
+            assert self.sides["store"].facts() == self.sides["lower"].facts()
+            self.edited["lower"] = False
+            assert not self.pair.scan().changed
+        elif end == "umount":
+            scan.close()
+            self.pair.write_back()
+        else:
+            scan.close()
+            self.pair.reopen(commit=True)
+        self.tokens("store")
+
+    def check_shown(self, scan: ScanBehind) -> None:
+        """What is compared is as in the lower directory; links lead to what is not, too."""
+        stored, lower = self.sides["store"].facts(), self.sides["lower"].facts()
+        hidden = tuple(
+            f"{path}/"
+            for path in self.paths("store", kinds="d")
+            if self.pair.inode(path).ino in scan.uncompared
+        )
+        assert _shown(stored, hidden) == _shown(lower, hidden)
+
     @rule()
     def write_back(self) -> None:
         before, lower = self.tokens("store"), self.tokens("lower")
@@ -362,6 +401,14 @@ class Sync(RuleBasedStateMachine):
     def die(self) -> None:
         """The daemon dies after a commit, and nothing was written back."""
         self.pair.reopen(commit=True)
+
+
+def _shown(side: dict[str, Facts], hidden: tuple[str, ...]) -> dict[str, Facts]:
+    return {
+        path: entry._replace(same_as="")
+        for path, entry in side.items()
+        if not path.startswith(hidden)
+    }
 
 
 common = {

@@ -402,7 +402,7 @@ def test_a_disk_that_is_nearly_full_ends_it(life: Life, monkeypatch: pytest.Monk
     fill(fs, 20)
     steps = compaction.steps(fs.store)
     next(steps)
-    monkeypatch.setattr("ckptfs.store.environment.BESIDE_COPY", 1 << 62)
+    monkeypatch.setattr("ckptfs.store.data_file.BESIDE_COPY", 1 << 62)
     with pytest.raises(errors.StoreFull, match="beside the compact copy"):
         for _ in steps:
             pass

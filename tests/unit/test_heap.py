@@ -17,7 +17,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import checkpoints, compression, removal
 from ckptfs.model import BLOCK_SIZE, Ino
 from ckptfs.service import Service
-from ckptfs.store import Store, aio, check, environment, heap
+from ckptfs.store import Store, aio, check, data_file, heap
 from ckptfs.store import format as fmt
 from ckptfs.store import repair as repairing
 from ckptfs.store.check import Problem
@@ -238,6 +238,27 @@ def test_what_is_deleted_gives_its_room_back(life: Life) -> None:
     put(fs, b"c", b"x")
     fs.commit()
     assert list(fs.store.heap.freed()) == []
+
+
+def test_room_that_takes_long_to_give_back_is_given_back_in_parts(life: Life) -> None:
+    """Where holes are given no time, one is made after each commit."""
+    fs, store = life.fs, life.fs.store
+    for number in range(7):
+        put(fs, b"%d" % number, noise(LARGE, number))
+    fs.commit()
+    full = used_bytes(store)
+    for number in range(0, 7, 2):
+        fs.unlink(fs.head, Ino(1), b"%d" % number)
+    store.heap.punching_s = 0.0
+    fs.commit()
+    sizes = [used_bytes(store)]
+    for _ in removal.giving_back(fs):
+        sizes.append(used_bytes(store))
+        assert check(store) == []
+    part = (LARGE - SMALL) * BLOCK_SIZE
+    assert [round((full - size) / part) for size in sizes] == [1, 2, 3, 4]
+    assert not store.heap.is_waiting
+    assert all(get(fs, b"%d" % number) == noise(LARGE, number) for number in (1, 3, 5))
 
 
 def test_a_checkpoint_keeps_what_the_workspace_deleted(life: Life) -> None:
@@ -614,7 +635,7 @@ def test_a_backup_that_was_killed_is_no_store(
     def killed(directory: Path, dest: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(environment, "copy_heap", killed)
+    monkeypatch.setattr(data_file, "copy_heap", killed)
     with pytest.raises(KeyboardInterrupt):
         life.fs.store.backup(tmp_path / "backup")
     assert list((tmp_path / "backup").iterdir()) == []

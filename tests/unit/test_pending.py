@@ -106,7 +106,8 @@ def test_a_read_past_a_dirty_buffer_raises_until_it_is_flushed(fs: Filesystem, p
     with pytest.raises(ReadPastBuffer):
         past(fs)
     fs.flush()
-    for name, buffer in fs.store.pending._buffers.items():
+    every = fs.store.pending._buffers.items()
+    for name, buffer in ((name, each) for name, lines in every for each in lines.values()):
         for table in ("inodes", "dirents", "blockmap", "authors", "orphans", "borders", "below"):
             assert not buffer.holds(Read(table)), f"{name} still holds records of {table}"
 

@@ -15,6 +15,7 @@ from typing import NamedTuple, cast
 
 from ckptfs.fs import Filesystem
 from ckptfs.fuse import history_dir, listings, nodes
+from ckptfs.fuse.hooks import Gate, ungated
 from ckptfs.fuse.requests import Requests, errno_of
 from ckptfs.fuse.server.interface import ServerModule
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NAME_MAX, TARGET_MAX, Attributes, Inode
@@ -96,11 +97,20 @@ def _left_to_libfuse(
 class Bound:
     """`interface.Callbacks`: the requests as they are, but for what only the server needs."""
 
-    def __init__(self, requests: Requests, fs: Filesystem, other: Other = _left_to_libfuse) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        fs: Filesystem,
+        gate: Gate | None = None,
+        other: Other = _left_to_libfuse,
+    ) -> None:
         self._requests = requests
         self._fs = fs
         self.other = other
         self.limbo, self.unlinked, self.generations = fs.limbo, fs.unlinked, fs.generations
+        gate = gate or ungated()
+        self.uncompared = gate.uncompared
+        self.compare, self.compare_all = gate.compare, gate.compare_all
         self.partial = fs.partial.files
         self.sync = fs.sync
         self.errno_of = errno_of

@@ -5,7 +5,7 @@
 
 #include "server.h"
 
-static int is_connection(uint64_t node)
+int is_connection(uint64_t node)
 {
     return node >= CONTROL && node & CONTROL_CONNECTION;
 }

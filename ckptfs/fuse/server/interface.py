@@ -8,7 +8,7 @@ valid during the call only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from ckptfs.fs.buffers import PartialBlock
@@ -33,6 +33,8 @@ class Callbacks(Protocol):
     unlinked: set[Ino]
     limbo: dict[Ino, View]
     generations: dict[Ino, int]
+    #: Directories to compare with the lower directory before anything in them is shown.
+    uncompared: Mapping[Ino, object]
     partial: dict[Ino, dict[int, PartialBlock]]
 
     # -- requests, as in `Requests` ---------------------------------------------------------------
@@ -114,6 +116,11 @@ class Callbacks(Protocol):
     ) -> object: ...
     def fail(self) -> object: ...
 
+    # -- the gate, as in `hooks.Gate` -------------------------------------------------------------
+
+    def compare(self, node: int) -> object: ...
+    def compare_all(self) -> object: ...
+
     # -- what a server without libfuse has no handler for, as in `Fallback` -----------------------
 
     def other(
@@ -173,6 +180,15 @@ class CompiledServer(SnapshotReader, Protocol):
 
     def update_inode(self, inode: Inode) -> object:
         """A live inode has become this."""
+
+    def close_gate(self) -> object:
+        """Let changes wait, and have directories compared before they are shown."""
+
+    def open_gate(self) -> object:
+        """Everything is compared. What waited is answered with the next request."""
+
+    def holds_changes(self) -> bool:
+        """Whether a change waits for the gate."""
 
     def look_up(self, parent: int, name: bytes) -> tuple[int, ...] | bool | None:
         """A name in the committed snapshot; False if it is not there, None if that is not sure."""

@@ -104,7 +104,7 @@ void fill_from_record(struct fuse_attr *attributes, const InodeRecord *record)
     set_time(&attributes->ctime, &attributes->ctimensec, record->ctime_ns);
 }
 
-static int has_number(PyObject *numbers, uint64_t node)
+int has_number(PyObject *numbers, uint64_t node)
 {
     if (!PyDict_GET_SIZE(numbers))
         return 0;

@@ -33,7 +33,9 @@ static Outcome do_init(const Request *request)
     Server *server = request->server;
     if (!is_able(in)) {
         server->is_refused = 1;
-        return server->is_standalone ? reply_error(request, EPROTO) : PASSED;
+        if (server->is_standalone)
+            return reply_error(request, EPROTO);
+        return gate_compare_all(server) ? PASSED : FAILED;
     }
     struct fuse_init_out out = agreement_with(in);
     reply(request, &out, sizeof out);
@@ -51,6 +53,8 @@ static Outcome handle_request(Server *server, size_t size)
     if (size < sizeof *head)
         return PASSED;
     Request request = {server, head, buffer + sizeof *head, size - sizeof *head};
+    if (gate_handle(&request) != PASSED)
+        return REPLIED;
     const Handler *handler = head->opcode == FUSE_INIT ? &INIT : handler_of(head->opcode);
     if (!handler && !server->is_standalone)
         return PASSED;
@@ -90,6 +94,9 @@ static Server *look_for_request(Server *leader, int64_t until, ssize_t *size)
     const Companions *served = &leader->companions;
     size_t count = served->active_count, first = served->next % count;
     Server *found = NULL;
+    *size = (ssize_t)gate_take(leader); /* what waited comes first */
+    if (*size)
+        return leader;
     Py_BEGIN_ALLOW_THREADS
     for (;;) {
         for (size_t i = 0; i < count && !found; i++) {
@@ -302,7 +309,7 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 /* -- the type ---------------------------------------------------------------------------------- */
 
 /* The references of a server, for the garbage collector and for `close`. */
-#define STATE(X) X(unlinked) X(limbo) X(generations) X(partial)
+#define STATE(X) X(unlinked) X(limbo) X(generations) X(partial) X(uncompared)
 
 static int server_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -366,6 +373,7 @@ static void server_dealloc(PyObject *self)
     pages_detach(&server->snapshot.pages);
     pages_detach(&server->snapshot.prepared);
     listings_free(&server->listings);
+    gate_free(&server->gate);
     inodes_free(&server->inodes);
     dentries_free(&server->dentries);
     if (server->pending)
@@ -402,7 +410,8 @@ static int take_callbacks(Callbacks *calls, PyObject *owner)
     return take_state(owner, "unlinked", &PySet_Type, &calls->unlinked) &&
            take_state(owner, "limbo", &PyDict_Type, &calls->limbo) &&
            take_state(owner, "generations", &PyDict_Type, &calls->generations) &&
-           take_state(owner, "partial", &PyDict_Type, &calls->partial);
+           take_state(owner, "partial", &PyDict_Type, &calls->partial) &&
+           take_state(owner, "uncompared", &PyDict_Type, &calls->uncompared);
 }
 
 static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywords)
@@ -493,6 +502,7 @@ static PyMethodDef methods[] = {
     COMPANION_METHODS,
     SNAPSHOT_METHODS,
     GUARD_METHODS,
+    GATE_METHODS,
     {0},
 };
 

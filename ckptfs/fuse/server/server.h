@@ -76,16 +76,18 @@ typedef enum { UNSURE, ABSENT, FOUND } Look;
     X(link) X(unlink) X(rmdir) X(rename) X(read_pieces) X(write) X(allocate) X(seek) \
     X(copy_range) X(sync) X(forget) X(entries) X(adopt) X(control_read) X(control_write) \
     X(control_forget) X(share_record) X(lease) X(joins) X(names_version) X(record) X(flush) \
-    X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of) X(other)
+    X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of) X(other) \
+    X(compare) X(compare_all)
 
 typedef struct {
 #define FIELD(name) PyObject *name;
     METHODS(FIELD)
 #undef FIELD
     /* State that is looked at without asking: files without a name that are in use, files that a
-     * restore replaced while they were, numbers that a restore gave to other files, and by file the
-     * blocks in the partial-block buffer. */
-    PyObject *unlinked, *limbo, *generations, *partial;
+     * restore replaced while they were, numbers that a restore gave to other files, by file the
+     * blocks in the partial-block buffer, and directories that are not compared with the lower
+     * directory yet. */
+    PyObject *unlinked, *limbo, *generations, *partial, *uncompared;
 } Callbacks;
 
 /* -- inodes (inodes.c) ------------------------------------------------------------------------- */
@@ -261,6 +263,16 @@ typedef struct {
     int64_t atime_ns, mtime_ns, ctime_ns;
 } InodeRecord;
 
+/* -- the gate (gate.c) ------------------------------------------------------------------------- */
+
+/* A change that waits for the gate to open. */
+typedef struct Held Held;
+
+typedef struct {
+    int is_closed;
+    Held *first, *last; /* in the order in which they came; the last counts if there is a first */
+} Gate;
+
 /* -- the server (server.c) --------------------------------------------------------------------- */
 
 struct fuse_session;
@@ -300,6 +312,7 @@ typedef struct Server {
     WriteBehind *pending;
     Listings listings;
     Snapshot snapshot;
+    Gate gate;
 } Server;
 
 typedef struct {
@@ -390,6 +403,9 @@ void fill_from_record(struct fuse_attr *attributes, const InodeRecord *record);
 /* Whether a number means what it means in the store: a restore may have parted the two. */
 int is_plain(Server *server, uint64_t node);
 
+/* Whether a dictionary has a number for a key; where that cannot be found out, as if it had. */
+int has_number(PyObject *numbers, uint64_t node);
+
 /* What the numbers of inodes in the view of a node have above them. */
 uint64_t base_of(uint64_t node);
 
@@ -426,6 +442,9 @@ typedef struct {
     Outcome (*handle)(const Request *request);
     size_t least;
 } Handler;
+
+/* Whether a node is a connection to the daemon. */
+int is_connection(uint64_t node);
 
 /* NULL for what is passed to libfuse. */
 const Handler *handler_of(uint32_t opcode);
@@ -618,6 +637,28 @@ void snapshot_touch(Server *server, uint64_t ino);
 
 /* Forgets it, and unmaps the file. */
 void snapshot_detach(Server *server);
+
+/* -- the gate (gate.c) ------------------------------------------------------------------------- */
+
+/* PASSED if a request may be answered now. */
+Outcome gate_handle(const Request *request);
+
+/* Requests will not come by the gate: everything is compared at once. Returns 0 with an exception
+ * set if that failed. */
+int gate_compare_all(Server *server);
+
+/* Puts the next change that waited into the server's buffer, if the gate is open; its size, or 0. */
+size_t gate_take(Server *server);
+
+void gate_free(Gate *gate);
+
+#define GATE_METHODS \
+    {"close_gate", gate_close_method, METH_NOARGS, "Changes wait from now on."}, \
+    {"open_gate", gate_open_method, METH_NOARGS, "Everything is compared."}, \
+    {"holds_changes", gate_holds_method, METH_NOARGS, "Whether a change waits."}
+PyObject *gate_close_method(PyObject *self, PyObject *none);
+PyObject *gate_open_method(PyObject *self, PyObject *none);
+PyObject *gate_holds_method(PyObject *self, PyObject *none);
 
 /* Methods of the server: `store/snapshot.py` says what they are for. */
 #define FAST(function) (PyCFunction)(void (*)(void))(function), METH_FASTCALL

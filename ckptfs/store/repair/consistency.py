@@ -189,10 +189,11 @@ def _list_changes(store: Store) -> None:
 def _fix_orphans(store: Store) -> None:
     for key, _ in list(store.orphans.walk()):
         store.orphans.delete(key)
-    for entity, record in store.inodes.walk(store.head, b""):
-        inode = fmt.unpack_inode(ino_of(entity), record)
-        if not inode.nlink and not inode.name:
-            store.orphans.put(entity, b"")
+    for line, head in store.heads.items():
+        for entity, record in store.inodes.walk(head, b""):
+            inode = fmt.unpack_inode(ino_of(entity), record)
+            if not inode.nlink and not inode.name:
+                store.orphans.put(fmt.orphan_key(inode.ino, line), b"")
 
 
 def _fix_numbers(store: Store) -> None:

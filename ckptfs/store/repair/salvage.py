@@ -12,7 +12,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 
@@ -32,6 +32,8 @@ _BATCH = 1_000
 _MAP_SIZE = 1 << 40
 #: Once a counter is lost, so many numbers behind the last one in use are not given out again.
 _LEFT_OUT = 1 << 16
+#: Records and facts of forks, whose number follows.
+_OF_FORKS = (fmt.FORK, fmt.FORK_FACTS)
 
 
 def salvage(damaged: Path, fresh: Path, tables: tuple[bytes, ...]) -> list[str]:
@@ -135,15 +137,19 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
     """Make up what is lost of the tables `epochs` and `meta`."""
     with env.begin(write=True) as txn:
         epochs = _epochs(txn, dbs)
+        forks = _fork_heads(txn, dbs, epochs)
         head = _number(txn, dbs, fmt.HEAD)
         if head not in epochs or epochs[Epoch(head)].sealed:
-            head = max((e for e, record in epochs.items() if not record.sealed), default=0)
+            others = {e for e, record in epochs.items() if not record.sealed}
+            head = max(others - forks - {fmt.EXCLUDED_EPOCH}, default=0)
         if not head:
-            parent = max(epochs, default=fmt.NO_EPOCH)
-            head = parent + 1
+            sealed = [epoch for epoch, record in epochs.items() if record.sealed]
+            parent = max(sealed, default=fmt.NO_EPOCH)
+            head = max((e for e in epochs if e != fmt.EXCLUDED_EPOCH), default=0) + 1
             epochs[Epoch(head)] = fmt.EpochRecord(parent, sealed=False, inodes=0, info={})
+        heads = {head, fmt.EXCLUDED_EPOCH, *forks}
         for epoch, record in epochs.items():
-            if epoch != head and not record.sealed and epoch != fmt.EXCLUDED_EPOCH:
+            if epoch not in heads and not record.sealed:
                 record = record._replace(sealed=True)
             txn.put(fmt.pack_u32(epoch), fmt.pack_epoch(record), db=dbs[b"epochs"])
         last_epoch = max(epoch for epoch in epochs if epoch != fmt.EXCLUDED_EPOCH)
@@ -157,7 +163,39 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
         }
         for name, number in following.items():
             txn.put(name, fmt.pack_number(number), db=dbs[fmt.META])
+        txn.delete(fmt.FORKS, db=dbs[fmt.META])
+        if forks:
+            txn.put(fmt.FORKS, fmt.pack_number(len(forks)), db=dbs[fmt.META])
         txn.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION), db=dbs[fmt.META])
+
+
+def _fork_heads(
+    txn: lmdb.Transaction, dbs: dict[bytes, Database], epochs: dict[Epoch, fmt.EpochRecord]
+) -> set[Epoch]:
+    """The heads of forks. One whose record or head is lost is none any more; its checkpoints
+    stay."""
+    found: set[Epoch] = set()
+    facts = dbs[b"facts"]
+    for key, value in [(bytes(key), bytes(value)) for key, value in txn.cursor(facts)]:
+        if not key.startswith(fmt.FORK):
+            continue
+        fork = _fork(value)
+        epoch = Epoch(0 if fork is None else fork["head"])
+        if fork is None or epoch in found or epoch not in epochs or epochs[epoch].sealed:
+            txn.delete(key, db=facts)
+        else:
+            txn.put(key, fmt.pack_fork(fork), db=facts)
+            found.add(epoch)
+    return found
+
+
+def _fork(value: bytes) -> dict[str, Any] | None:
+    """The record of a fork, also if one bit of it flipped."""
+    try:
+        return fmt.unpack_fork(value)
+    except fmt.CorruptRecord:
+        whole = fmt.bit_corrected(value)
+        return None if whole is None else fmt.unpack_fork(whole)
 
 
 def _complete_heap(env: lmdb.Environment, dbs: dict[bytes, Database], store: Path) -> None:
@@ -244,6 +282,10 @@ def _used(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int
     """What a counter among the facts is at least."""
     if name == metadata.NEXT_CHECKPOINT:
         return 1 + max((int(r.info.get("id", -1)) for r in _epochs(txn, dbs).values()), default=-1)
+    if name == metadata.NEXT_FORK:
+        keys = [bytes(key) for key, _ in txn.cursor(dbs[b"facts"])]
+        digits = (key[len(fmt.FORK) :][:10] for key in keys if key.startswith(_OF_FORKS))
+        return 1 + max((int(number) for number in digits if number.isdigit()), default=0)
     if name == metadata.NEXT_AUTHOR:
         numbers = (fmt.author_number(bytes(key)) for key, _ in txn.cursor(dbs[b"authors"]))
         return 1 + max((max(pair) for pair in numbers), default=0)

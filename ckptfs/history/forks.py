@@ -1,0 +1,231 @@
+"""Forks: second lines of work in one store, each with a head of its own.
+
+A fork is made in constant time, whatever the tree's size: a new head below the checkpoint where it
+parts from its line. From then on `Filesystem(store, line=fork.number)` is its file system, and what
+takes a file system works in it. Where a fork is mounted is not known here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ckptfs.errors import ForkInvalid, ForkTaken, ForkUnknown
+from ckptfs.fs import Filesystem, filesystems
+from ckptfs.fs.exclusion import spec_of
+from ckptfs.history.checkpoints import (
+    FORK,
+    Cause,
+    Checkpoint,
+    checkpoints,
+    newest_state,
+    of_epoch,
+    seal,
+)
+from ckptfs.history.references import is_reserved, resolve_checkpoint, safe_tag
+from ckptfs.history.state import FACT as DOCUMENTS
+from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode
+from ckptfs.store import Store
+from ckptfs.store.forks import Fork
+from ckptfs.store.format import NO_EPOCH, orphan_of
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+__all__ = ["Fork", "create", "delete", "find", "forks", "rename", "require_name"]
+
+#: The line that the workspace shows; no fork has this name.
+MAIN = "main"
+#: How many names an error proposes.
+_NEAR_MAX = 3
+#: Categories of characters that control a terminal or break a line instead of being shown.
+_ACTING = frozenset({"Cc", "Cs", "Zl", "Zp"})
+
+
+def forks(store: Store) -> list[Fork]:
+    """In the order in which they were made."""
+    return list(store.forks)
+
+
+def find(store: Store, name: str) -> Fork:
+    """The fork of that name. Raises ForkUnknown."""
+    names = {fork.name: fork for fork in store.forks}
+    found = names.get(name)
+    if found is None:
+        raise ForkUnknown(name, difflib.get_close_matches(name, names, n=_NEAR_MAX))
+    return found
+
+
+def create(
+    fs: Filesystem,
+    name: str,
+    start: str = "",
+    *,
+    at: str = "",
+    without: Sequence[str] = (),
+    cause: Cause | None = None,
+) -> Fork:
+    """Let a new line begin where this one stands, or at the checkpoint that ``start`` names. What
+    matches a pattern of ``without`` is not in it. The caller commits."""
+    store = fs.store
+    require_name(store, name)
+    spec = _spec(without)
+    base = resolve_checkpoint(fs, start, fs.clock()) if start else _saved(fs, name, cause)
+    fork = store.add_fork(name, base.epoch, fs.clock(), at=at, without=tuple(without))
+    facts = store.metadata.of_line(fork.number)
+    for key, value in list(fs.facts.walk(DOCUMENTS)):
+        facts.put(key, value)
+    if spec is not None:
+        _remove_matches(Filesystem(store, fs.clock, line=fork.number), spec)
+    return fork
+
+
+def _saved(fs: Filesystem, name: str, cause: Cause | None) -> Checkpoint:
+    """The checkpoint of the line as it is: the last one, if nothing changed since."""
+    fs.flush()
+    store = fs.store
+    last = newest_state(fs)
+    is_last = last is not None and last.epoch == store.epochs[fs.head.epoch].parent
+    if last is not None and is_last and not last.is_moment and not _has_changes(fs):
+        return last
+    return seal(fs, FORK, f"fork {name}", fs.clock(), cause=cause)
+
+
+def _has_changes(fs: Filesystem) -> bool:
+    return any(True for _ in fs.store.changes.walk(fs.head.epoch))
+
+
+def rename(store: Store, old: str, new: str) -> Fork:
+    """Give a fork another name. The caller commits."""
+    fork = find(store, old)
+    if new == old:
+        return fork
+    require_name(store, new)
+    renamed = fork._replace(name=new)
+    store.forks.put(renamed)
+    return renamed
+
+
+def move(store: Store, name: str, at: str) -> Fork:
+    """Note where a fork is mounted from now on; empty for the usual place. The caller commits."""
+    moved = find(store, name)._replace(at=at)
+    store.forks.put(moved)
+    return moved
+
+
+def delete(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint:
+    """End a fork. Returns the checkpoint of its last state, which stays for a day. Nothing may be
+    mounted on it any more, and ``fs`` must be another line's. The caller commits."""
+    store = fs.store
+    fork = find(store, name)
+    if fs.line == fork.number:
+        raise ForkInvalid(name, "it is the line that the request came from")
+    own = _filesystem(fs, fork)
+    last = seal(own, FORK, f"fork {name} as it was when it was deleted", fs.clock(), cause=cause)
+    for key, _ in list(store.orphans.walk()):
+        if orphan_of(key)[1] == fork.number:
+            store.orphans.delete(key)
+    # The head that the seal opened is empty; `removal` takes it away.
+    store.seal_epoch(own.head, {})
+    own.close()
+    store.end_fork(fork.number)
+    return last
+
+
+def _filesystem(fs: Filesystem, fork: Fork) -> Filesystem:
+    """The one that is open, or a new one."""
+    opened = (each for each in filesystems(fs.store) if each.line == fork.number)
+    return next(opened, None) or Filesystem(fs.store, fs.clock, line=fork.number)
+
+
+def base_of(store: Store, fork: Fork) -> Checkpoint | None:
+    """The checkpoint where a fork parted from its line, if it is still one."""
+    return of_epoch(store, fork.base) if fork.base != NO_EPOCH else None
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def require_name(store: Store, name: str) -> None:
+    """Refuse what is no name for a fork, or is taken. It is a component of a path, and stands where
+    a checkpoint may be named."""
+    reason = _refusal(name)
+    if reason:
+        raise ForkInvalid(name, reason)
+    if any(fork.name == name for fork in store.forks):
+        raise ForkTaken(name, "a fork has that name")
+    for item in checkpoints(store):
+        if item.tag and name in (item.tag, safe_tag(item.tag)):
+            raise ForkTaken(name, f"checkpoint {item.id} has it as a tag")
+
+
+#: What no name may have, and why not, in the order in which it is looked for.
+_RULES: tuple[tuple[Callable[[str], bool], str], ...] = (
+    (lambda name: not name.strip(), "it is empty"),
+    (lambda name: "/" in name, "it has a slash"),
+    (
+        lambda name: any(unicodedata.category(char) in _ACTING for char in name),
+        "it has control characters or bytes that are not text",
+    ),
+    (lambda name: len(os.fsencode(name)) > NAME_MAX, f"it is longer than {NAME_MAX} bytes"),
+    (lambda name: name != name.strip(), "it has blanks around it"),
+    (lambda name: name.startswith((".", "-")), "it begins with a dot or a dash"),
+    (lambda name: name.casefold() == MAIN, "the line that the workspace shows has it"),
+    (is_reserved, "it reads like a number, a time or another reference"),
+)
+
+
+def _refusal(name: str) -> str:
+    return next((reason for applies, reason in _RULES if applies(name)), "")
+
+
+# -- without what matches --------------------------------------------------------------------------
+
+
+def _spec(patterns: Sequence[str]) -> GitIgnoreSpec | None:
+    try:
+        return spec_of(patterns)
+    except ValueError as error:
+        raise ForkInvalid("", f"cannot leave out what matches: {error}") from error
+
+
+def _remove_matches(fs: Filesystem, spec: GitIgnoreSpec) -> None:
+    """Take out of the head of a fork what matches, with all below it."""
+    for parent, name, inode in list(_matches(fs, spec)):
+        if inode.is_dir:
+            _empty(fs, inode.ino)
+            fs.rmdir(fs.head, parent, name)
+        else:
+            fs.unlink(fs.head, parent, name)
+    fs.close()
+
+
+def _matches(fs: Filesystem, spec: GitIgnoreSpec) -> Iterator[tuple[Ino, bytes, Inode]]:
+    pending = [(ROOT_INO, "")]
+    while pending:
+        directory, above = pending.pop()
+        for name, inode in fs.entries(fs.head, directory):
+            path = above + os.fsdecode(name)
+            if spec.match_file(path + "/" if inode.is_dir else path):
+                yield directory, name, inode
+            elif inode.is_dir:
+                pending.append((inode.ino, path + "/"))
+
+
+def _empty(fs: Filesystem, directory: Ino) -> None:
+    """Remove all that is below a directory, without recursion: a tree may be very deep."""
+    order: list[tuple[Ino, bytes, bool]] = []
+    pending: Iterable[Ino] = [directory]
+    while pending:
+        found: list[Ino] = []
+        for above in pending:
+            for name, inode in fs.entries(fs.head, above):
+                order.append((above, name, inode.is_dir))
+                if inode.is_dir:
+                    found.append(inode.ino)
+        pending = found
+    for parent, name, is_dir in reversed(order):
+        (fs.rmdir if is_dir else fs.unlink)(fs.head, parent, name)
