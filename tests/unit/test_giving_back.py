@@ -67,7 +67,7 @@ def test_free_pages_go_back_at_idle(fs: Filesystem) -> None:
 
 @pytest.mark.parametrize("reason", ["little to gain", "no share", "a snapshot is held"])
 def test_nothing_is_copied_where_that_makes_no_sense(fs: Filesystem, reason: str) -> None:
-    _free_pages(fs, 10 if reason == "little to gain" else 300)
+    _free_pages(fs, 1 if reason == "little to gain" else 300)
     before = (fs.store.path / "data.mdb").stat().st_ino
 
     async def wait(_: GivingBack) -> None:
@@ -110,7 +110,7 @@ def test_the_next_one_waits_until_the_last_has_paid_for_itself(
 def test_what_pays() -> None:
     assert not giving_back.pays(Outlook(100 * _MIB, 85 * _MIB))
     assert giving_back.pays(Outlook(100 * _MIB, 75 * _MIB))
-    assert not giving_back.pays(Outlook(3 * _MIB, 2 * _MIB))
+    assert not giving_back.pays(Outlook(_MIB // 2, _MIB // 3))
 
 
 def test_a_battery_is_seen(tmp_path: Path) -> None:

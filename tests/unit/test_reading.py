@@ -51,6 +51,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("task_list", {}),
     ("purge", {"paths": ["large"], "dry_run": True}),
     ("prune", {"dry_run": True}),
+    ("merge", {"source": "1", "dry_run": True}),
 ]
 #: They are asked with what others answer.
 FOLLOWING = {"contents", "state_read", "task_revert"}
