@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import (  # noqa: F401
+    clients,
     compare,
     document,
     everyday,

@@ -1,5 +1,5 @@
 """What upkeep costs: how long others wait beside each verb, how verbs grow with checkpoints and
-files, what many clients at once get, and how much room a day's work takes.
+files, and how much room a day's work takes.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import process, product, sources
 from bench.child import in_child
-from bench.contestants import make_spread, mounted
+from bench.contestants import mounted
 from bench.figures import HOUSEWORK_S, Found, Site, figure
 from bench.history import TIMEOUT_S, open_keepers
 from bench.keepers import Keeper
@@ -241,77 +241,6 @@ def _make_tree(root: Path, count: int) -> None:
 def _change(root: Path, count: int) -> None:
     for number in range(count):
         (root / "00000" / f"{number:07}").write_bytes(b"changed\n")
-
-
-# -- many clients ----------------------------------------------------------------------------------
-
-_CLIENTS = (1, 2, 4, 8)
-#: What so many clients get at least, as a multiple of one.
-_CLIENT_MARKS = {2: 1.0, 8: 2.0}
-
-
-@figure("clients")
-def clients(site: Site) -> Found:
-    """Creates a second, all clients together."""
-    base = site.base / "clients"
-    workspace, store, plain = base / "workspace", base / "store", base / "plain"
-    workspace.mkdir(parents=True)
-    make_spread(plain)
-    rates: dict[str, dict[int, list[float]]] = {"ckptfs": {}, "disk": {}}
-    with mounted(workspace, store, *_OPTIONS):
-        for repetition in range(site.scale.repeats):
-            for count in _CLIENTS:
-                for name, root in (("disk", plain), ("ckptfs", workspace)):
-                    place = root / f"{repetition}-{count}"
-                    creates = partial(_together, place, count, site.scale.client_creates)
-                    rates[name].setdefault(count, []).append(in_child(creates, TIMEOUT_S))
-    run("rm", "-rf", base)
-    return list(_clients_found(rates))
-
-
-def _together(root: Path, clients: int, creates: int) -> float:
-    """Creates a second of so many processes, each in a directory of its own."""
-    for number in range(clients):
-        (root / f"{number}").mkdir(parents=True)
-    os.sync()
-    begun = time.monotonic()
-    children = [_forked(partial(_create, root / f"{n}", creates)) for n in range(clients)]
-    for child in children:
-        _, status = os.waitpid(child, 0)
-        if status:
-            raise RuntimeError("a client failed")
-    return clients * creates / (time.monotonic() - begun)
-
-
-def _forked(work: Callable[[], None]) -> int:
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return child
-
-
-def _create(root: Path, count: int) -> None:
-    for number in range(count):
-        os.close(os.open(root / f"{number}", os.O_CREAT | os.O_WRONLY, 0o644))
-
-
-def _clients_found(rates: dict[str, dict[int, list[float]]]) -> Iterator[Figure | Comparison]:
-    for count in _CLIENTS:
-        columns = {name: by_count[count] for name, by_count in rates.items()}
-        title = f"creates by {count} client{'s' if count > 1 else ''}"
-        yield Comparison(f"clients-{count}", "Clients at once", title, "a second", columns)
-    ours = rates["ckptfs"]
-    for count, mark in _CLIENT_MARKS.items():
-        ratios = sorted(many / one for many, one in zip(ours[count], ours[1], strict=True))
-        title = f"creates by {count} clients, as by one"
-        yield Figure(
-            f"clients-{count}", title, ratios[len(ratios) // 2], "times", mark, mark_is_minimum=True
-        )
 
 
 # -- a day's work ----------------------------------------------------------------------------------

@@ -255,8 +255,12 @@ class Mounted:
     async def _serve_files(self, started: Callable[[], None]) -> None:
         path, options = self._plan.workspace.path, mount_options(self._plan)
         with suppress(SettingInvalid):
-            awake = bool(self._service.settings().value("serve.keep_cpus_awake"))
-            options = replace(options, keep_cpus_awake=awake)
+            settings = self._service.settings()
+            options = replace(
+                options,
+                keep_cpus_awake=bool(settings.value("serve.keep_cpus_awake")),
+                raise_priority=bool(settings.value("serve.priority")),
+            )
         try:
             await fuse.serve(
                 self._service.fs,

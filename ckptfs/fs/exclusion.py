@@ -21,6 +21,8 @@ from ckptfs.store.format import (
     Border,
     dirent_name,
     inode_entity,
+    line_key,
+    line_key_of,
     pack_border,
     pack_u64,
     unpack_border,
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     from ckptfs.store import Store, View
     from ckptfs.store.pending import Read
 
-#: A fact of the store: the patterns that hold, a JSON list.
-_FACT = b"exclude"
+#: A fact of a line: the patterns that hold, a JSON list.
+PATTERNS = b"exclude"
 #: How many directories' paths are remembered.
 _PATHS_MAX = 4096
 
@@ -44,15 +46,16 @@ class Exclusion:
     """The patterns of a workspace, and its border directories. ``changing`` is called with a
     directory that is about to look different."""
 
-    def __init__(self, store: Store, changing: Callable[[Ino], object]) -> None:
+    def __init__(self, store: Store, line: int, changing: Callable[[Ino], object]) -> None:
         self._store = store
+        self._line = line
+        self._facts = facts = store.metadata.of_line(line)
         self._changing = changing
-        self.patterns: tuple[str, ...] = tuple(json.loads(store.metadata.get(_FACT) or b"[]"))
+        self.patterns: tuple[str, ...] = tuple(json.loads(facts.get(PATTERNS) or b"[]"))
         self._spec = spec_of(self.patterns)
         #: By directory of history, what its excluded entries add to it.
-        self.borders = {
-            Ino(unpack_u64(key)): unpack_border(value) for key, value in store.borders.walk()
-        }
+        found = ((*line_key_of(key), value) for key, value in store.borders.walk())
+        self.borders = {ino: unpack_border(value) for ino, of, value in found if of == line}
         self._changed: set[Ino] = set()
         self._paths: dict[Ino, str] = {}
 
@@ -60,7 +63,7 @@ class Exclusion:
         """From now on names are judged by these; what is there stays as it is."""
         self._spec = spec_of(patterns)
         self.patterns = tuple(patterns)
-        self._store.metadata.put(_FACT, json.dumps(self.patterns).encode())
+        self._facts.put(PATTERNS, json.dumps(self.patterns).encode())
         self.forget_paths()
 
     def forget_paths(self) -> None:
@@ -129,16 +132,16 @@ class Exclusion:
 
     def holds(self, read: Read) -> bool:
         return read.table == "borders" and any(
-            read.asks_for(pack_u64(directory)) for directory in self._changed
+            read.asks_for(line_key(directory, self._line)) for directory in self._changed
         )
 
     def flush(self) -> None:
         for directory in self._changed:
             border = self.borders.get(directory)
             if border is None:
-                self._store.borders.delete(pack_u64(directory))
+                self._store.borders.delete(line_key(directory, self._line))
             else:
-                self._store.borders.put(pack_u64(directory), pack_border(border))
+                self._store.borders.put(line_key(directory, self._line), pack_border(border))
         self._changed.clear()
 
 

@@ -42,8 +42,9 @@ class Filesystem:
         #: The facts of the store that belong to its line.
         self.facts = store.metadata.of_line(line)
         self.clock = clock
+        store.pending.flush()  # what other lines have waiting is in tables that are read here
         #: What is kept out of history.
-        self.exclusion = Exclusion(store, lambda ino: self.changing(ino))
+        self.exclusion = Exclusion(store, line, lambda ino: self.changing(ino))
         self.authorship = Authorship(store, self._get_head)
         #: The signature of the present author: the inodes that it changed.
         self.signing = self.authorship.unsigned

@@ -18,8 +18,8 @@ from ckptfs.store.format import (
     NO_EPOCH,
     PRESENT,
     inode_entity,
-    orphan_key,
-    orphan_of,
+    line_key,
+    line_key_of,
     pack_u64,
     unpack_inode,
     xattr_entity,
@@ -301,7 +301,7 @@ def leave_orphans(fs: Filesystem, ino: Ino) -> None:
     fs.unlinked.discard(ino)
     fs.nameless.discard(ino)
     fs.forgotten.discard(ino)
-    fs.store.orphans.delete(orphan_key(ino, fs.line))
+    fs.store.orphans.delete(line_key(ino, fs.line))
 
 
 def destroy(fs: Filesystem, view: View, ino: Ino) -> None:
@@ -345,13 +345,13 @@ def _erase_xattrs(fs: Filesystem, view: View, ino: Ino) -> None:
 def record_orphans(fs: Filesystem) -> None:
     """Before a commit: note the nameless inodes in use, so that a crash does not leak them."""
     for ino in fs.unlinked:
-        fs.store.orphans.add(orphan_key(ino, fs.line), b"")
+        fs.store.orphans.add(line_key(ino, fs.line), b"")
 
 
 def holds_orphan(fs: Filesystem, read: Read) -> bool:
     """Whether a nameless inode is not noted yet."""
     orphans = fs.store.orphans
-    keys = (orphan_key(ino, fs.line) for ino in fs.unlinked)
+    keys = (line_key(ino, fs.line) for ino in fs.unlinked)
     return read.table == "orphans" and any(
         read.asks_for(key) and not orphans.has_row(key) for key in keys
     )
@@ -360,7 +360,7 @@ def holds_orphan(fs: Filesystem, read: Read) -> bool:
 def reap_orphans(fs: Filesystem) -> None:
     """At start: what an earlier mount kept open is not in use any more."""
     for key, _ in list(fs.store.orphans.walk()):
-        ino, line = orphan_of(key)
+        ino, line = line_key_of(key)
         if line == fs.line:
             destroy(fs, fs.head, ino)
 

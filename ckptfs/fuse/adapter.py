@@ -24,6 +24,7 @@ from pyfuse3 import EntryAttributes, FileInfo, FUSEError, RequestContext, Setatt
 from ckptfs.fs import Filesystem
 from ckptfs.fs.inodes import without_set_id
 from ckptfs.fuse.control_files import Connect, is_connection, is_control, refuse
+from ckptfs.fuse.forks_dir import Points, no_forks
 from ckptfs.fuse.hooks import Guard, HistoryHooks, MountOptions, unguarded
 from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, base_of
 from ckptfs.fuse.requests import Requests, errno_of, errno_of_refusal
@@ -141,11 +142,12 @@ class Operations(pyfuse3.Operations):
         history: HistoryHooks | None = None,
         guard: Guard | None = None,
         connect: Connect = refuse,
+        forks: Points = no_forks,
     ) -> None:
         super().__init__()
         self._fs = fs
         self._history = history
-        self.requests = Requests(fs, options, guard or unguarded(), connect)
+        self.requests = Requests(fs, options, guard or unguarded(), connect, forks)
         #: Who opened a file as it is for writing, until it is written, and who opened a control
         #: file: pyfuse3 does not say whose a write is.
         self._writers: dict[int, int] = {}

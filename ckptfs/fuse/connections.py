@@ -30,6 +30,7 @@ from ckptfs.fuse.requests import Requests, unfamiliar
 from ckptfs.fuse.server.binding import Bound
 from ckptfs.fuse.server.interface import CompiledServer, ServerModule
 from ckptfs.model import Ino
+from ckptfs.store.snapshot import NO_READER
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class Connection:
         """The kernel will ask for nothing more, and knows nothing any more."""
         self.fs.keep_unlinked = False
         follow_handles(self.fs, self.requests)
+        self.fs.store.attach_reader(NO_READER, self.fs.line)
         for ino in (*self.fs.unlinked, *self.fs.limbo):
             self.fs.forget(ino)
         self.requests.connections.close()
@@ -137,6 +139,8 @@ class Connections:
         )
         tree.fs.keep_unlinked = True
         follow_lookups(tree.fs, requests, connection.server)
+        tree.fs.commit()
+        tree.fs.store.attach_reader(connection.server, tree.fs.line)
         return connection
 
     def _start(self, task: Callable[[], Awaitable[None]]) -> None:

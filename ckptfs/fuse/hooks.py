@@ -36,6 +36,8 @@ class MountOptions:
     show_checkpoints: bool = False
     #: Whether the CPUs may be kept awake while requests come in a row.
     keep_cpus_awake: bool = True
+    #: Whether the daemon goes before programs that want the CPU.
+    raise_priority: bool = True
 
 
 class ServedBy(NamedTuple):

@@ -105,21 +105,30 @@ class FreeLock:
 class _Others(trio.abc.Instrument):
     """Notes whether any task but the one that waits for requests may be about to run. trio can tell
     who is scheduled, but not who of those that have a turn together comes next: so one that was
-    scheduled has run for sure when the waiting task had two turns more."""
+    scheduled has run for sure when the waiting task had two turns more.
 
-    def __init__(self) -> None:
+    ``leave_client`` is called before one runs: the thread may be bound to the CPU of a client, and
+    what another task starts would stay there."""
+
+    def __init__(self, leave_client: Callable[[], object]) -> None:
+        self._leave_client = leave_client
         self._waiting = trio.lowlevel.current_task()
         self._turns = 0
 
     def task_scheduled(self, task: trio.lowlevel.Task) -> None:
         if task is not self._waiting and task not in _parked:
             self._turns = 3
+            self._leave_client()
 
     def at_work(self, waiting: trio.lowlevel.Task) -> bool:
         """To be asked once a turn."""
         self._waiting = waiting
         self._turns -= self._turns > 0
         return self._turns > 0
+
+
+def _nothing() -> None:
+    """Where no server binds the thread."""
 
 
 def _trios_own() -> int:
@@ -251,7 +260,7 @@ class RequestWaiter:
             both.register(self._calls, select.POLLIN)
         self._requests = requests
         self._poll, self._both = requests.poll, both.poll
-        self._others = _Others()
+        self._others = _Others(self._server.leave_client if self._server else _nothing)
         trio.lowlevel.add_instrument(self._others)
 
 

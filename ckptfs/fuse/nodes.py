@@ -23,12 +23,13 @@ INO_BITS = 40
 LIVE_END = 1 << INO_BITS
 _INO_MASK = LIVE_END - 1
 
-#: The slot of `.checkpoints`: its own node, those of the symbolic links in it and, from CONTROL on,
-#: those of the control files, which have bits for which of them it is and below them a number for
-#: who opened it.
+#: The slot of `.checkpoints`: its own node, those of the symbolic links in it; from FORKS_ROOT on
+#: `.forks` and what stands in it, by the number of the fork; and from CONTROL on those of the
+#: control files, which have bits for which of them it is and below them a number for who opened it.
 _HISTORY_SLOT = (1 << 22) - 1
 HISTORY = _HISTORY_SLOT << INO_BITS
 HISTORY_ROOT = HISTORY | 1
+FORKS_ROOT = HISTORY | 1 << 36
 CONTROL = HISTORY | 1 << 39
 CONTROL_STEP = 1 << 38
 CONTROL_CONNECTION = 1 << 37
@@ -47,6 +48,11 @@ class Node(NamedTuple):
 
 def checkpoint_base(number: int) -> int:
     return (number % CHECKPOINT_SLOTS + 1) << INO_BITS
+
+
+def is_of_forks(node: int) -> bool:
+    """Whether it is `.forks`, or stands in it."""
+    return FORKS_ROOT <= node < CONTROL
 
 
 def base_of(node: int) -> int:

@@ -20,12 +20,21 @@ from typing import Concatenate, ParamSpec, TypeVar
 from ckptfs.errors import CkptfsError
 from ckptfs.fs import Filesystem, names
 from ckptfs.fs.ranges import Spot
-from ckptfs.fuse import history_dir
+from ckptfs.fuse import forks_dir, history_dir
 from ckptfs.fuse.control_files import Connect, Connections, ControlFiles, is_control, refuse
+from ckptfs.fuse.forks_dir import ForksDirectory, Points, no_forks
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.hooks import Guard, LossOf, MountOptions, bytes_lost, touching
 from ckptfs.fuse.listings import Item, Listings
-from ckptfs.fuse.nodes import HISTORY, HISTORY_ROOT, LIVE_END, Node, Nodes
+from ckptfs.fuse.nodes import (
+    FORKS_ROOT,
+    HISTORY,
+    HISTORY_ROOT,
+    LIVE_END,
+    Node,
+    Nodes,
+    is_of_forks,
+)
 from ckptfs.fuse.server.write_behind import DIRTY_BYTES_MAX, WriteBehind
 from ckptfs.history.auto import Loss
 from ckptfs.history.references import safe_tag
@@ -80,6 +89,12 @@ def errno_of_refusal(error: BaseException, number: int) -> int:
     return errno_of(error, "history")
 
 
+def _place_behind(name: bytes, entries: list[tuple[bytes, Inode]]) -> int:
+    """Where a list goes on behind a name: at its end if the name is not in it."""
+    names = [entry[0] for entry in entries]
+    return names.index(name) + 1 if name in names else len(names) if name else 0
+
+
 def unfamiliar(ino: int) -> bool:
     """Lookups are not counted: what the kernel caches is not known."""
     return False
@@ -112,6 +127,7 @@ class Requests:
         options: MountOptions,
         guard: Guard,
         connect: Connect = refuse,
+        forks: Points = no_forks,
     ) -> None:
         self._fs = fs
         self.guard = guard
@@ -119,6 +135,7 @@ class Requests:
         self._xattrs = options.xattrs
         self.nodes = Nodes(fs)
         self.directory = HistoryDirectory(fs, self.nodes, _tag_name)
+        self.forks = ForksDirectory(fs, forks)
         self.controls = ControlFiles(fs, guard)
         self.connections = Connections(connect)
         #: Called with a file in a checkpoint that a program tried to write to: the kernel may have
@@ -141,6 +158,8 @@ class Requests:
         """Where a name is to be made or removed."""
         if name == history_dir.NAME and parent == ROOT_INO:
             raise OSError(errno.EPERM, f"{name.decode()} is the history")
+        if self.forks.stands_in(parent, name):
+            raise OSError(errno.EPERM, f"{name.decode()} has the forks")
         return self.at(parent)
 
     def before(
@@ -200,13 +219,19 @@ class Requests:
         if parent < LIVE_END:
             if parent == ROOT_INO and name == history_dir.NAME:
                 return self.directory.itself()
+            if self.forks.stands_in(parent, name):
+                return self.forks.itself()
             return fs.seek(fs.limbo.get(Ino(parent)) or fs.head, Ino(parent), name)
         if parent == HISTORY_ROOT:
             return self.controls.lookup(name) or self.directory.lookup(name)
+        if is_of_forks(parent):
+            return self.forks.lookup(name) if parent == FORKS_ROOT else None
         view, ino, _ = self.nodes.place(parent)
         return fs.seek(view, ino, name)
 
     def getattr(self, node: int) -> Inode:
+        if is_of_forks(node):
+            return self.forks.getattr(node)
         if node >= HISTORY:
             return (self.controls if is_control(node) else self.directory).getattr(node)
         view, ino, _ = self.nodes.place(node)
@@ -217,6 +242,8 @@ class Requests:
         self._fs.forget(Ino(node))
 
     def readlink(self, node: int) -> bytes:
+        if is_of_forks(node):
+            return self.forks.readlink(node)
         if node >= HISTORY:
             return self.directory.readlink(node)
         view, ino, _ = self.nodes.place(node)
@@ -471,8 +498,10 @@ class Requests:
     def _dots(self, node: int) -> tuple[Item, Item]:
         """A directory, and the one above it."""
         fs = self._fs
-        if node == HISTORY_ROOT:
-            return self.directory.itself(), fs.getattr(fs.head, ROOT_INO)
+        if node in (HISTORY_ROOT, FORKS_ROOT):
+            return self.getattr(node), fs.getattr(fs.head, ROOT_INO)
+        if is_of_forks(node):
+            return self.getattr(node), self.forks.itself()
         view, ino, base = self.nodes.place(node)
         here = fs.getattr(view, ino)
         if here.parent:
@@ -481,17 +510,26 @@ class Requests:
             return here, fs.getattr(view, here.parent)
         return here, self.directory.itself() if base else here
 
+    def _shown(self) -> list[tuple[bytes, Inode]]:
+        """What is listed first in the workspace's root, and is no entry of it."""
+        found = [(history_dir.NAME, self.directory.itself())]
+        if self.forks.is_there():
+            found.append((forks_dir.NAME, self.forks.itself()))
+        return found
+
     def _walk(self, node: int, after: bytes) -> Iterator[tuple[bytes, Item]]:
         """What stands in a directory behind a name."""
         if node == HISTORY_ROOT:
             yield from self.directory.entries(after)
             return
+        if is_of_forks(node):
+            yield from self.forks.entries(node, after)
+            return
         view, ino, _ = self.nodes.place(node)
         if node == ROOT_INO and self._show_history:
-            if not after:
-                yield history_dir.NAME, self.directory.itself()
-            elif after == history_dir.NAME:
-                after = b""
+            shown = self._shown()
+            yield from shown[_place_behind(after, shown) :]
+            after = b"" if after in dict(shown) else after
         familiar = self.familiar
         for name, child in self._fs.numbers(view, ino, after):
             if node < LIVE_END and familiar(child):

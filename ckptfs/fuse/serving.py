@@ -20,7 +20,7 @@ import trio
 
 from ckptfs import errors
 from ckptfs.fs import Filesystem
-from ckptfs.fuse import loop, notify
+from ckptfs.fuse import loop, notify, priority
 from ckptfs.fuse.adapter import Operations, is_awaited
 from ckptfs.fuse.connections import (
     Connections,
@@ -30,6 +30,7 @@ from ckptfs.fuse.connections import (
     read_ahead,
 )
 from ckptfs.fuse.control_files import Connect, refuse
+from ckptfs.fuse.forks_dir import Points, no_forks
 from ckptfs.fuse.hooks import Gate, Guard, HistoryHooks, MountOptions, ServedBy, ungated
 from ckptfs.fuse.latency import Latency
 from ckptfs.fuse.notify import invalidate
@@ -69,6 +70,7 @@ async def serve(
     committed: Callable[[], None] = lambda: None,
     report: Callable[[ServedBy], None] = lambda served: None,
     connections: Connections | None = None,
+    forks: Points = no_forks,
 ) -> None:
     """Serve until the workspace is unmounted, or this is cancelled or fails. Then the connection
     ends, and a mount that is still there is dead: it stays, since what it covers may be older.
@@ -79,17 +81,20 @@ async def serve(
     ``connect`` makes the connections of `.checkpoints/.control`, ``committed`` is called
     after every commit that was made because requests paused or the interval ended. ``report`` is
     called with what serves the requests: before ``started``, and again should the kernel turn out
-    to be too old. ``connections`` takes more mounts, as long as this one is served.
+    to be too old. ``connections`` takes more mounts, as long as this one is served;
+    ``forks`` says what stands in `.forks`.
     """
     _tune_collector()
     connections = connections or Connections()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
-    operations = Operations(fs, options, history, guard, connect)
+    operations = Operations(fs, options, history, guard, connect, forks)
     module, reason = binding.load()
     gate = gate or ungated()
     bound = binding.Bound(operations.requests, fs, gate)
     server = module.Server(bound) if module else None
     latency = Latency(wanted=options.keep_cpus_awake)
+    if server is not None:
+        priority.prepare(server, wanted=options.raise_priority)
 
     def report_path(reason: str) -> None:
         path = "portable" if reason else "compiled"

@@ -212,8 +212,7 @@ class _Content:
     def _versions(self) -> Iterator[tuple[bytes, bytes, bytes, int, bool, bool]]:
         store, ends, holders = self._store, self._ends, self._holders
         open_suffixes = {head.suffix for head in store.heads.values()}
-        if store.excluded is not None:
-            open_suffixes.add(store.excluded.suffix)
+        open_suffixes.update(view.suffix for view in store.excluded_views.values())
         sight, last, newer = _Sight(store), b"", _NEVER
         for entity, suffix, record in interrupts.checked(store.blockmap.versions(b"")):
             if entity != last:

@@ -298,8 +298,7 @@ def _stored(
     """The blocks that checkpoints have of a content, newest first."""
     heads = [head.bare for head in store.heads.values()]
     open_epochs = {head.suffix for head in heads}
-    if store.excluded is not None:
-        open_epochs.add(store.excluded.suffix)
+    open_epochs.update(view.suffix for view in store.excluded_views.values())
     found: list[Stored] = []
     versions = sorted(store.blockmap.versions(pack_u64(content)), key=operator.itemgetter(1))
     for number, (entity, suffix, record) in enumerate(versions, 1):

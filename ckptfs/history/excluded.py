@@ -231,7 +231,7 @@ def apply(fs: Filesystem, patterns: Sequence[str]) -> Changed:
     if tuple(patterns) == fs.exclusion.patterns:
         return changed
     fs.flush()
-    excluded = fs.store.open_excluded()
+    excluded = fs.store.open_excluded(fs.line)
     fs.exclusion.set_patterns(patterns)
     view = fs.head
     for directory in list(fs.exclusion.borders):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ckptfs.errors import ForkInvalid, ForkTaken, ForkUnknown
 from ckptfs.fs import Filesystem, filesystems
-from ckptfs.fs.exclusion import spec_of
+from ckptfs.fs.exclusion import PATTERNS, spec_of
 from ckptfs.history.checkpoints import (
     FORK,
     Cause,
@@ -27,10 +27,22 @@ from ckptfs.history.checkpoints import (
 )
 from ckptfs.history.references import is_reserved, resolve_checkpoint, safe_tag
 from ckptfs.history.state import FACT as DOCUMENTS
-from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode
-from ckptfs.store import Store
+from ckptfs.model import NAME_MAX, NO_CONTENT, ROOT_INO, ContentId, Ino, Inode
+from ckptfs.store import Store, View
+from ckptfs.store.blocks import LOST
 from ckptfs.store.forks import Fork
-from ckptfs.store.format import NO_EPOCH, orphan_of
+from ckptfs.store.format import (
+    NO_EPOCH,
+    block_entity,
+    block_number,
+    line_key,
+    line_key_of,
+    pack_inode,
+    pack_u64,
+    unpack_inode,
+    unpack_mapping,
+    unpack_u64,
+)
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -76,8 +88,12 @@ def create(
     base = resolve_checkpoint(fs, start, fs.clock()) if start else _saved(fs, name, cause)
     fork = store.add_fork(name, base.epoch, fs.clock(), at=at, without=tuple(without))
     facts = store.metadata.of_line(fork.number)
-    for key, value in list(fs.facts.walk(DOCUMENTS)):
+    for key, value in [*fs.facts.walk(DOCUMENTS), *fs.facts.walk(PATTERNS)]:
         facts.put(key, value)
+    if fs.head.excluded is not None:
+        excluded = store.open_excluded(fork.number)
+        if not start:  # no checkpoint has what is excluded
+            _copy_excluded(fs, fs.head.excluded, excluded, fork.number)
     if spec is not None:
         _remove_matches(Filesystem(store, fs.clock, line=fork.number), spec)
     return fork
@@ -126,8 +142,9 @@ def delete(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint:
     own = _filesystem(fs, fork)
     last = seal(own, FORK, f"fork {name} as it was when it was deleted", fs.clock(), cause=cause)
     for key, _ in list(store.orphans.walk()):
-        if orphan_of(key)[1] == fork.number:
+        if line_key_of(key)[1] == fork.number:
             store.orphans.delete(key)
+    _drop_excluded(store, fork.number)
     # The head that the seal opened is empty; `removal` takes it away.
     store.seal_epoch(own.head, {})
     own.close()
@@ -144,6 +161,65 @@ def _filesystem(fs: Filesystem, fork: Fork) -> Filesystem:
 def base_of(store: Store, fork: Fork) -> Checkpoint | None:
     """The checkpoint where a fork parted from its line, if it is still one."""
     return of_epoch(store, fork.base) if fork.base != NO_EPOCH else None
+
+
+# -- what is kept out of history -------------------------------------------------------------------
+
+
+def _copy_excluded(fs: Filesystem, source: View, copy: View, line: int) -> None:
+    """Give a new fork what its line keeps out of history: records of its own, the same blocks."""
+    fs.flush()
+    store = fs.store
+    for entity, record in list(store.inodes.walk(source, b"")):
+        inode = unpack_inode(Ino(unpack_u64(entity)), record)
+        if not inode.nlink and not inode.name:
+            continue  # open without a name, which no program in the fork has
+        store.charge(len(record))
+        if inode.content != NO_CONTENT:
+            content = _copy_content(store, source, copy, inode)
+            inode = inode._replace(content=content, content_epoch=copy.epoch)
+        store.inodes.put(copy, entity, pack_inode(inode))
+        copy.inodes += 1
+    for table in (store.dirents, store.links, store.xattrs):
+        for entity, record in list(table.walk(source, b"")):
+            table.put(copy, entity, record)
+    for key, value in list(store.borders.walk()):
+        directory, of = line_key_of(key)
+        if of == fs.line:
+            store.borders.put(line_key(directory, line), value)
+
+
+def _copy_content(store: Store, source: View, copy: View, inode: Inode) -> ContentId:
+    """A content of its own for the copy of a file: one line may truncate it at once."""
+    content = store.new_content()
+    for entity, record in list(store.blockmap.walk(source, pack_u64(inode.content))):
+        key = unpack_mapping(record).key
+        if key and key != LOST:
+            store.blocks.share(key)
+        store.blockmap.put_unlisted(copy, block_entity(content, block_number(entity)), record)
+    return content
+
+
+def _drop_excluded(store: Store, line: int) -> None:
+    """Free what a fork keeps out of history."""
+    view = store.excluded_views.get(line)
+    if view is None:
+        return
+    store.pending.flush()
+    for ino, record in list(store.inodes.walk(view, b"")):
+        content = unpack_inode(Ino(unpack_u64(ino)), record).content
+        for entity, block in list(store.blockmap.walk(view, pack_u64(content))):
+            store.blockmap.forget(view, entity)
+            key = unpack_mapping(block).key
+            if key and key != LOST:
+                store.blocks.release(key)
+    for table in (store.dirents, store.links, store.xattrs, store.inodes):
+        for entity in list(store.changes.walk(view.epoch, table.kind)):
+            table.forget(view, entity)
+    for key, _ in list(store.borders.walk()):
+        if line_key_of(key)[1] == line:
+            store.borders.delete(key)
+    store.close_excluded(line)
 
 
 # -- names -----------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ _SHARE = 8
 def is_due(store: Store) -> bool:
     """Whether history has enough records in the tables to be worth a look through them."""
     live = sum(_own_inodes(store, line) for line in store.heads)
-    live += 0 if store.excluded is None else store.excluded.inodes
+    live += sum(view.inodes for view in store.excluded_views.values())
     changes = store.by_epoch[0].count()
     history = max(store.inodes.count() - live, changes // 2)
     return history >= max(_WORTH, live // _SHARE)

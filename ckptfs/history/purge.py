@@ -39,8 +39,9 @@ from ckptfs.store.format import (
     NO_EPOCH,
     dirent_entity,
     epoch_of,
+    is_excluded,
+    line_key,
     link_place,
-    orphan_key,
     pack_inode,
     pack_u64,
     unpack_inode,
@@ -106,8 +107,9 @@ class _Tree:
             self.order.append(epoch)
             pending.append((epoch, True))
             pending += [(child, False) for child in tree.children(epoch)]
-        # No epoch of history sees the excluded one, nor the other way round.
-        self._numbers[EXCLUDED_EPOCH] = self._last[EXCLUDED_EPOCH] = len(self.order)
+        # No epoch of history sees an excluded one, nor the other way round.
+        for view in store.excluded_views.values():
+            self._numbers[view.epoch] = self._last[view.epoch] = len(self._numbers)
 
     def sees(self, epoch: Epoch, other: Epoch) -> bool:
         """Whether an epoch sees what another one wrote."""
@@ -157,12 +159,16 @@ def purging(
         _owe(fs.store, paths)
         fs.commit()
     remover = _Remover(fs, on_changed, on_files)
+    opened = _open_excluding(fs)
     try:
         yield from remover.remove_all(doomed.inodes)
     except Interrupted:
         settle(fs.store)
         compare.forget_counts(fs.store)
         raise Interrupted(_left(len(remover.removed), len(doomed.inodes))) from None
+    finally:
+        for each in opened:
+            each.close()
     compare.forget_counts(fs.store)
     everything = doomed._replace(inodes=doomed.inodes | remover.removed)
     if not doomed.inodes:
@@ -170,6 +176,14 @@ def purging(
     _owe(fs.store, ())
     elsewhere = yield from _elsewhere(fs.store, remover.pieces)
     return Purged(everything, elsewhere)
+
+
+def _open_excluding(fs: Filesystem) -> list[Filesystem]:
+    """File systems for the forks without one that keep something out of history: they know their
+    borders."""
+    known = {each.line for each in filesystems(fs.store)}
+    wanted = [line for line in fs.store.excluded_views if line not in known]
+    return [Filesystem(fs.store, fs.clock, line=line) for line in wanted]
 
 
 def _left(done: int, total: int) -> str:
@@ -313,9 +327,10 @@ class _Remover:
                 is_head = epoch in store.head_epochs
                 inodes = store.view(epoch).inodes if is_head else store.epochs[epoch].inodes
                 store.recount_epoch(epoch, inodes - lost)
-        if store.excluded is not None and self._lost[EXCLUDED_EPOCH]:
-            store.note()
-            store.excluded.inodes -= self._lost[EXCLUDED_EPOCH]
+        for view in store.excluded_views.values():
+            if self._lost[view.epoch]:
+                store.note()
+                view.inodes -= self._lost[view.epoch]
         self._lost.clear()
         for (ino, epoch), less in self._emptied.items():
             _shrink(self._fs, ino, epoch, less)
@@ -360,7 +375,7 @@ class _Remover:
         for fs in filesystems(store):
             _forget(fs, ino)
         for line in store.heads:
-            store.orphans.delete(orphan_key(ino, line))
+            store.orphans.delete(line_key(ino, line))
 
     def _uncount(self, ino: Ino, versions: list[tuple[Epoch, bytes]], parents: set[Ino]) -> None:
         """Correct the link counts of directories that a doomed one is or was in."""
@@ -377,10 +392,23 @@ class _Remover:
                         fs.changing(parent)
                     less = pack_inode(directory._replace(nlink=directory.nlink - 1))
                     self._store.inodes.put(_at_epoch(self._store, epoch), pack_u64(parent), less)
-            seen = self._tree.seen(versions, EXCLUDED_EPOCH)
-            in_history = all(epoch != EXCLUDED_EPOCH for epoch, _ in directories)
-            if in_history and seen and _is_in(unpack_inode(ino, seen), parent):
-                self._fs.exclusion.touch(parent, self._fs.clock(), subdirs=-1)
+            for fs in filesystems(self._store):
+                self._uncount_border(fs, ino, versions, parent, directories)
+
+    def _uncount_border(
+        self,
+        fs: Filesystem,
+        ino: Ino,
+        versions: list[tuple[Epoch, bytes]],
+        parent: Ino,
+        directories: list[tuple[Epoch, bytes]],
+    ) -> None:
+        excluded = fs.head.excluded
+        if excluded is None or any(epoch == excluded.epoch for epoch, _ in directories):
+            return
+        seen = self._tree.seen(versions, excluded.epoch)
+        if seen and _is_in(unpack_inode(ino, seen), parent):
+            fs.exclusion.touch(parent, fs.clock(), subdirs=-1)
 
     def _drop_entry(self, place: Place, ino: Ino) -> None:
         """Remove a name of the inode in every view that has it.
@@ -408,7 +436,7 @@ def _is_in(inode: Inode, parent: Ino) -> bool:
 
 def _at_epoch(store: Store, epoch: Epoch) -> View:
     """A view to write records of an epoch with: it sees no other."""
-    writable = epoch == EXCLUDED_EPOCH or not store.epochs[epoch].sealed
+    writable = is_excluded(epoch) or not store.epochs[epoch].sealed
     return alone(epoch, writable=writable, inodes=0)
 
 
@@ -481,8 +509,8 @@ def _elsewhere(store: Store, pieces: set[bytes]) -> Steps[list[bytes]]:
 
 def _paths(store: Store, epoch: Epoch, ino: Ino) -> Iterator[bytes]:
     """The paths of an inode in the view of an epoch, if both are still there."""
-    view = store.excluded if epoch == EXCLUDED_EPOCH else None
     with suppress(KeyError):  # the epoch was removed meanwhile
+        view = store.excluded_views[EXCLUDED_EPOCH - epoch] if is_excluded(epoch) else None
         view = store.view(epoch).bare if view is None else view
         record = store.inodes.get(view, pack_u64(ino))
         inode = unpack_inode(ino, record) if record else None

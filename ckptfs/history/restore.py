@@ -36,7 +36,7 @@ from ckptfs.history.path_restore import PathRestorer
 from ckptfs.interrupts import Steps
 from ckptfs.model import Ino, Inode
 from ckptfs.store import Store, View
-from ckptfs.store.format import has_links, orphan_key, pack_u64, unpack_inode
+from ckptfs.store.format import has_links, line_key, pack_u64, unpack_inode
 
 _LOG = b"restore:"
 
@@ -363,7 +363,7 @@ def _forget_nameless(fs: Filesystem, differing: set[Ino]) -> None:
     """Drop unlinked inodes from the new head: those of the old one, and those that the target
     has."""
     for ino in fs.unlinked:
-        fs.store.orphans.delete(orphan_key(ino, fs.line))
+        fs.store.orphans.delete(line_key(ino, fs.line))
     # Excluded inodes belong to no head.
     gone = {ino for ino in fs.unlinked if not fs.is_excluded(ino)}
     fs.unlinked -= gone

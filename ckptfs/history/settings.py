@@ -148,6 +148,7 @@ SETTINGS: Mapping[str, Setting] = {
     "record.command": Setting(_one_of(*RECORDS), MASKED, "of commands, record so much in history"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
     "serve.keep_cpus_awake": Setting(_switch, "on", "root only: no deep sleep between requests"),
+    "serve.priority": Setting(_switch, "on", "root only: before programs that want the CPU"),
     "store.compress": Setting(_switch, "on", "compress history while nothing else happens"),
     "upkeep.cpu": Setting(_percent, "50", "per cent of one processor, at most, for that"),
 }

@@ -194,7 +194,7 @@ def _contents(store: Store, sweep: Sweep) -> Iterator[Problem]:
 def _orphans(store: Store) -> Iterator[Problem]:
     """The orphans are the inodes of the heads that have no name, but for state documents, which
     have one in their record."""
-    listed = {fmt.orphan_of(key) for key, _ in store.orphans.walk()}
+    listed = {fmt.line_key_of(key) for key, _ in store.orphans.walk()}
     nameless = set(_nameless(store))
     for ino, _ in sorted(listed - nameless):
         yield Problem("orphans", f"inode {ino} is listed as an orphan and is none")
@@ -364,7 +364,8 @@ def _chunks(store: Store) -> Iterator[Problem]:
             yield Problem("packed", f"the chunk {kind.decode()}:{first.hex()} is out of order")
         table = tables.get(kind)
         for key in chunk.keys if table is not None else ():
-            if fmt.epoch_of(key[-fmt.SUFFIX_SIZE :]) in {*open_epochs, fmt.EXCLUDED_EPOCH}:
+            epoch = fmt.epoch_of(key[-fmt.SUFFIX_SIZE :])
+            if epoch in open_epochs or fmt.is_excluded(epoch):
                 yield Problem("packed", f"{kind.decode()}:{key.hex()} is of an open epoch")
         if table is not None and last[0] == kind and here and _entity(last) == _entity(here[0]):
             yield Problem("packed", f"{kind.decode()}:{first.hex()} is of an entity in two chunks")
@@ -541,12 +542,18 @@ def _counted(view: View, inodes: Inodes) -> Iterator[Problem]:
 
 
 def _excluded(store: Store) -> Iterator[Problem]:
-    """The excluded epoch and the head without it make one tree, and have nothing in common."""
-    excluded = store.excluded
-    if excluded is None:
-        return
-    mine, its = _inodes_of(store, excluded), _inodes_of(store, store.head.bare)
-    names, others = _names_of(store, excluded), _names_of(store, store.head.bare)
+    """An excluded epoch and the head without it make one tree, and have nothing in common."""
+    for line, excluded in store.excluded_views.items():
+        if line in store.heads:
+            yield from _excluded_in(store, line, excluded)
+        else:
+            yield Problem("excluded", f"there is no fork {line} for what it excluded")
+
+
+def _excluded_in(store: Store, line: int, excluded: View) -> Iterator[Problem]:
+    head = store.heads[line].bare
+    mine, its = _inodes_of(store, excluded), _inodes_of(store, head)
+    names, others = _names_of(store, excluded), _names_of(store, head)
     for ino in mine.keys() & its.keys():
         yield Problem("excluded", f"inode {ino} is in history and excluded")
     places = {place for found in names.values() for place in found}
@@ -554,9 +561,8 @@ def _excluded(store: Store) -> Iterator[Problem]:
         yield Problem("excluded", f"{place[1]!r} in {place[0]} is in history and excluded")
     for ino in names.keys() - mine.keys():
         yield Problem("excluded", f"{names[ino][0][1]!r} leads to {ino}, which is not excluded")
-    borders = {
-        Ino(fmt.unpack_u64(key)): fmt.unpack_border(value) for key, value in store.borders.walk()
-    }
+    found = ((*fmt.line_key_of(key), value) for key, value in store.borders.walk())
+    borders = {ino: fmt.unpack_border(value) for ino, of, value in found if of == line}
     for ino in {parent for parent, _ in places if parent not in mine} - borders.keys():
         yield Problem("excluded", f"directory {ino} is not known as a border")
     for ino in borders.keys() - its.keys():

@@ -137,6 +137,8 @@ class Copy:
                 stderr=subprocess.DEVNULL,
                 pass_fds=fds,
                 cwd="/",
+                # The scheduler weighs sessions: this is to have no part in the daemon's priority.
+                start_new_session=True,
             )
             ours.pop_all()
         return process

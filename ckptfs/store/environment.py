@@ -110,8 +110,8 @@ class Store:
         self._counters = Counters(self._meta, path)
         #: What `_flush_counters` put last.
         self._kept_numbers: tuple[tuple[bytes, int], ...] = ()
-        #: How many inodes the record of what is kept out of history counts.
-        self._counted_excluded = -1
+        #: By line, how many inodes the record of what is kept out of history counts.
+        self._counted_excluded: dict[int, int] = {}
         self._begin()
         self.packed.look()
         #: Whether any extended attribute was ever set: most workspaces have none to look for.
@@ -143,8 +143,8 @@ class Store:
         self.changes = Changes(changes)
         self.orphans = plain[b"orphans"]
         self.borders = plain[b"borders"]
-        #: The view of what is kept out of history, once there is such a thing.
-        self.excluded: View | None = None
+        #: By line, the view of what it keeps out of history, once there is such a thing.
+        self.excluded_views: dict[int, View] = {}
         self.fragments = JournalFragments(plain[b"pieces"])
         self.metadata = Metadata(plain[b"facts"], self.note)
         self.ledger = LedgerTable(plain[b"below"], self.note)
@@ -274,8 +274,9 @@ class Store:
         numbers.slot = kept.get(fmt.NEXT_SLOT)
         for key, value in self._epochs.walk():
             epoch, record = Epoch(fmt.unpack_u32(key)), fmt.unpack_epoch(value)
-            if epoch == fmt.EXCLUDED_EPOCH:
-                self.excluded = alone(epoch, writable=True, inodes=record.inodes)
+            if fmt.is_excluded(epoch):
+                found = alone(epoch, writable=True, inodes=record.inodes)
+                self.excluded_views[fmt.EXCLUDED_EPOCH - epoch] = found
             else:
                 self.epoch_tree.put(epoch, record)
         self.set_head(MAIN_LINE, view_of(self.epochs, Epoch(kept.get(fmt.HEAD))))
@@ -295,7 +296,10 @@ class Store:
         if len(self.forks) != count:
             raise errors.StoreCorrupt(self.path, "the record of a fork is missing")
         for fork in self.forks:
-            self.heads[fork.number] = self._lineage.view(fork.head)
+            self.heads[fork.number] = head = self._lineage.view(fork.head)
+            if fork.number in self.excluded_views:
+                head.lead()
+                head.see_excluded(self.excluded_views[fork.number])
         self._note_fork_anchors()
 
     def _require_numbers(self) -> None:
@@ -324,8 +328,8 @@ class Store:
     def set_head(self, line: int, view: View) -> None:
         """Let a line go on in a view."""
         view.lead()
-        if line == MAIN_LINE and self.excluded is not None:
-            view.see_excluded(self.excluded)
+        if line in self.excluded_views:
+            view.see_excluded(self.excluded_views[line])
         self.heads[line] = view
         if line != MAIN_LINE:
             self.forks.put(self.forks[line]._replace(head=view.epoch))
@@ -358,19 +362,33 @@ class Store:
         self._note_fork_anchors()
         self.pending.forget(number)
 
-    def open_excluded(self) -> View:
-        """The epoch of what is kept out of history; from now on the head sees it."""
-        if self.excluded is None:
-            self._invalidate_readers()
-            self._put_excluded(0)
-            self.excluded = alone(fmt.EXCLUDED_EPOCH, writable=True)
-            self.head.see_excluded(self.excluded)
-        return self.excluded
+    @property
+    def excluded(self) -> View | None:
+        """What the main line keeps out of history."""
+        return self.excluded_views.get(MAIN_LINE)
 
-    def _put_excluded(self, inodes: int) -> None:
+    def open_excluded(self, line: int = MAIN_LINE) -> View:
+        """The epoch of what a line keeps out of history; from now on its head sees it."""
+        found = self.excluded_views.get(line)
+        if found is None:
+            self._readers.get(line, NO_READER).invalidate()
+            self._put_excluded(line, 0)
+            found = self.excluded_views[line] = alone(fmt.excluded_epoch(line), writable=True)
+            self.heads[line].lead()
+            self.heads[line].see_excluded(found)
+        return found
+
+    def close_excluded(self, line: int) -> None:
+        """A fork goes, and what it kept out of history is gone."""
+        if self.excluded_views.pop(line, None) is not None:
+            self.dirty = True
+            self._counted_excluded.pop(line, None)
+            self._epochs.delete(fmt.pack_u32(fmt.excluded_epoch(line)))
+
+    def _put_excluded(self, line: int, inodes: int) -> None:
         self.dirty = True
         record = fmt.EpochRecord(fmt.NO_EPOCH, sealed=False, inodes=inodes, info={})
-        self._epochs.put(fmt.pack_u32(fmt.EXCLUDED_EPOCH), fmt.pack_epoch(record))
+        self._epochs.put(fmt.pack_u32(fmt.excluded_epoch(line)), fmt.pack_epoch(record))
 
     @property
     def anchor(self) -> Epoch:
@@ -608,9 +626,10 @@ class Store:
                 self._lineage.put(head.epoch, record._replace(inodes=head.inodes))
         if not self.forks and self._kept_numbers and self._kept_numbers[-1][0] == fmt.FORKS:
             self._counters.drop(fmt.FORKS)
-        if self.excluded is not None and self._counted_excluded != self.excluded.inodes:
-            self._put_excluded(self.excluded.inodes)
-            self._counted_excluded = self.excluded.inodes
+        for line, excluded in self.excluded_views.items():
+            if self._counted_excluded.get(line) != excluded.inodes:
+                self._put_excluded(line, excluded.inodes)
+                self._counted_excluded[line] = excluded.inodes
         numbers = self._numbered()
         if numbers != self._kept_numbers:
             for name, number in numbers:

@@ -6,6 +6,7 @@ Each is a fact of the store. What a line of work means to people is not known he
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -63,6 +64,8 @@ class Forks:
     def next_number(self) -> int:
         """A number that no fork had."""
         number = self._metadata.number(NEXT_FORK, 1)
+        if number >= fmt.LINES_MAX:
+            raise OSError(errno.ENOSPC, "the store has no numbers of forks left")
         self._metadata.put_number(NEXT_FORK, number + 1)
         return number
 

@@ -29,10 +29,22 @@ UNRELEASED_FORMATS = frozenset({1, 2, 3})
 SUFFIX_SIZE = 4
 _EPOCH_MASK = 0xFFFF_FFFF
 #: Epoch numbers fill four bytes; 0 never names an epoch and stands for "no parent".
-EPOCH_MAX = _EPOCH_MASK - 1
+#: The numbers above EPOCH_MAX are excluded epochs, one for each line.
+LINES_MAX = 1 << 24
+EPOCH_MAX = _EPOCH_MASK - LINES_MAX
 NO_EPOCH = Epoch(0)
-#: The epoch of what is kept out of history. Its suffix lies in front of every other.
+#: The epoch of what the main line keeps out of history; forks have those below it. Their suffixes
+#: lie in front of all others.
 EXCLUDED_EPOCH = Epoch(_EPOCH_MASK)
+
+
+def excluded_epoch(line: int) -> Epoch:
+    return Epoch(EXCLUDED_EPOCH - line)
+
+
+def is_excluded(epoch: Epoch) -> bool:
+    return epoch > EPOCH_MAX
+
 
 _U32_BE = struct.Struct(">I")
 _U64_BE = struct.Struct(">Q")
@@ -196,7 +208,8 @@ UNVERSIONED = (
     #   record   its owner's
     b"below",
     # borders: what a directory of history shows because of its excluded entries.
-    #   key      directory ino u64; every directory of the head that has such entries, and no other
+    #   key      directory ino u64, of a fork its number u32 behind it; every directory of a head
+    #            that has such entries, and no other
     #   record   excluded subdirectories u32, mtime i64, ctime i64 (shown if later than its own)
     b"borders",
     # authors: who changed what in an epoch.
@@ -260,11 +273,11 @@ def line_facts(line: int) -> bytes:
     return FORK_FACTS + b"%010d/" % line if line else b""
 
 
-def orphan_key(ino: Ino, line: int) -> bytes:
+def line_key(ino: Ino, line: int) -> bytes:
     return pack_u64(ino) + (pack_u32(line) if line else b"")
 
 
-def orphan_of(key: bytes) -> tuple[Ino, int]:
+def line_key_of(key: bytes) -> tuple[Ino, int]:
     """The inode, and the line whose head has it."""
     return Ino(unpack_u64(key[:8])), unpack_u32(key[8:]) if len(key) > 8 else 0
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ckptfs.store import codec
 from ckptfs.store.epochs import View
-from ckptfs.store.format import EXCLUDED_EPOCH, SUFFIX_SIZE, VERSIONED
+from ckptfs.store.format import SUFFIX_SIZE, VERSIONED, is_excluded
 from ckptfs.store.tables import Plain
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class PackedRecords:
         """Whether something that the view sees may be packed: not if it is that of an anchor, or
         descends from one."""
         seen = view.seen
-        if self.anchor in seen or view.epoch == EXCLUDED_EPOCH:
+        if self.anchor in seen or is_excluded(view.epoch):
             return False
         return not any(anchor in seen for anchor in self.fork_anchors)
 

@@ -98,8 +98,8 @@ class Sweep:
         self._rising = [0] * count
         #: By suffix, the sum of the digests of what has a record and must be listed in `changes`.
         self.written: dict[bytes, int] = dict.fromkeys(order.place, 0)
-        if store.excluded is not None:
-            self.written[store.excluded.suffix] = 0
+        for excluded in store.excluded_views.values():
+            self.written[excluded.suffix] = 0
         #: (table, entity, epoch) of each record of an epoch that is not there.
         self.lost: list[tuple[Versioned, bytes, Epoch]] = []
         #: The inodes that share a content, by content.

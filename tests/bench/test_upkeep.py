@@ -1,4 +1,4 @@
-"""The figures about upkeep: waits of a prober, clients at once, the sizes of a day."""
+"""The figures about upkeep: waits of a prober, the sizes of a day."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from bench.outcome import Comparison, Figure
 from bench.prober import Waits, percentile, probing
 from bench.report import figure_verdict
-from bench.upkeep import Verb, _clients_found, _day_found, _points, _together, _waits_found
+from bench.upkeep import Verb, _day_found, _points, _waits_found
 
 
 def _figures(found: object) -> dict[str, Figure]:
@@ -42,18 +42,6 @@ def test_the_longest_wait_beside_a_check_is_held_to_a_mark() -> None:
     assert figure_verdict(_figures(found)["waits-check"]) == "above"
     comparison = next(each for each in found if isinstance(each, Comparison))
     assert comparison.columns["longest beside"] == [200.0]
-
-
-def test_clients_are_compared_with_one_client_of_the_same_repetition() -> None:
-    ours = {1: [10.0, 100.0, 10.0], 2: [20.0, 100.0, 30.0], 4: [1.0] * 3, 8: [10.0, 100.0, 10.0]}
-    found = _figures(_clients_found({"ckptfs": ours, "disk": ours}))
-    assert found["clients-2"].value == 2.0
-    assert [figure_verdict(found[name]) for name in ("clients-2", "clients-8")] == ["OK", "below"]
-
-
-def test_every_client_makes_its_files(tmp_path: Path) -> None:
-    assert _together(tmp_path / "root", 3, 7) > 0
-    assert len(list((tmp_path / "root").glob("*/*"))) == 21
 
 
 def test_a_store_is_compared_with_compact_and_with_git() -> None:

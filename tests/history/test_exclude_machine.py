@@ -144,7 +144,7 @@ class Life:
             self.take_back(Service(self.work.fs).undo)
 
     def redo(self) -> None:
-        if history.redoable(self.work.store) is not None:
+        if history.redoable(self.work.fs) is not None:
             self.say("redo")
             self.take_back(Service(self.work.fs).redo)
 

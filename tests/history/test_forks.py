@@ -11,7 +11,7 @@ import pytest
 from ckptfs import history
 from ckptfs.errors import CheckpointUnknown, ForkInvalid, ForkTaken, ForkUnknown, TagInvalid
 from ckptfs.fs import Filesystem
-from ckptfs.history import expiry, forks, packing, removal, tasks
+from ckptfs.history import excluded, expiry, forks, packing, removal, tasks
 from ckptfs.history.references import resolve, resolve_checkpoint, set_tag
 from ckptfs.history.retention import RetentionPolicy
 from ckptfs.model import BLOCK_SIZE, MAIN_LINE
@@ -515,3 +515,121 @@ def test_no_line_reads_packed_records_after_packing(work: Edits) -> None:
     work.fs = reopened(work.fs)
     work.store = work.fs.store
     assert not work.store.packed.concerns(work.store.heads[idea.fs.line])
+
+
+# -- what is kept out of history -------------------------------------------------------------------
+
+
+@pytest.fixture
+def excluding(work: Edits) -> Edits:
+    """The main line, with a large and a small file below an excluded directory."""
+    excluded.apply(work.fs, ["out/"])
+    work.mkdir("out")
+    work.mkdir("out/deep")
+    work.put("out/large", b"large" * BLOCK_SIZE)
+    work.put("out/deep/small", b"small")
+    work.link("out/large", "out/second")
+    return work
+
+
+def read(work: Edits, path: str) -> bytes:
+    inode = work.at(path)
+    return bytes(work.fs.read(work.fs.head, inode.ino, 0, inode.size))
+
+
+def test_a_fork_has_a_copy_of_what_its_line_keeps_out_of_history(excluding: Edits) -> None:
+    idea = fork(excluding, "idea")
+    idea.put("out/deep/small", b"idea")
+    idea.write("out/large", 3, b"IDEA")
+    excluding.remove("out/deep")
+    excluding.put("out/new", b"main")
+    assert read(idea, "out/large")[:10] == read(idea, "out/second")[:10] == b"larIDEArge"
+    assert read(idea, "out/deep/small") == b"idea"
+    assert read(excluding, "out/large")[:5] == b"large"
+    assert idea.fs.seek(idea.fs.head, idea.at("out").ino, b"new") is None
+    assert check(excluding.store) == []
+
+
+def test_blocks_of_what_is_kept_out_of_history_are_shared(excluding: Edits) -> None:
+    excluding.fs.commit()
+    before = {key for key, _ in excluding.store.blocks.sizes()}
+    forks.create(excluding.fs, "idea")
+    excluding.fs.commit()
+    assert {key for key, _ in excluding.store.blocks.sizes()} == before
+
+
+def test_what_a_fork_keeps_out_of_history_is_in_none_of_its_checkpoints(excluding: Edits) -> None:
+    idea = fork(excluding, "idea")
+    saved = history.seal(idea.fs, "manual", "", idea.fs.clock())
+    view = idea.fs.view_of(saved.epoch)
+    assert idea.fs.seek(view, idea.at("").ino, b"out") is None
+    history.restore(idea.fs, history.find(idea.store, 0))
+    assert files(idea) == {"f": b"old"} and read(idea, "out/deep/small") == b"small"
+    assert check(excluding.store) == []
+
+
+def test_what_forks_keep_out_of_history_is_there_after_a_reopening(excluding: Edits) -> None:
+    idea = fork(excluding, "idea")
+    idea.put("out/deep/small", b"idea")
+    excluding.fs = reopened(excluding.fs)
+    excluding.store = excluding.fs.store
+    again = opened(excluding.fs, idea.fs.line)
+    assert read(again, "out/deep/small") == b"idea"
+    assert read(excluding, "out/deep/small") == b"small"
+    again.put("out/later", b"still excluded")
+    assert not any(again.store.changes.walk(again.fs.head.epoch))
+
+
+def test_what_a_deleted_fork_kept_out_of_history_is_gone(excluding: Edits) -> None:
+    idea = fork(excluding, "idea")
+    idea.put("out/own", b"own" * BLOCK_SIZE)
+    excluding.fs.commit()
+    forks.delete(excluding.fs, "idea")
+    removal.delete(excluding.fs, history.checkpoints(excluding.store))
+    excluding.fs.commit()
+    assert check(excluding.store) == []
+    assert read(excluding, "out/large")[:5] == b"large"
+    assert list(excluding.store.excluded_views) == [MAIN_LINE]
+
+
+def test_a_fork_of_a_checkpoint_begins_without_excluded_files_and_excludes_the_same(
+    excluding: Edits,
+) -> None:
+    old = fork(excluding, "old", "0")
+    assert files(old) == {"f": b"old"}
+    old.mkdir("out")
+    old.put("out/new", b"excluded")
+    assert not any(old.store.changes.walk(old.fs.head.epoch)) and check(old.store) == []
+
+
+def test_patterns_of_a_fork_hold_in_the_fork_alone(work: Edits) -> None:
+    idea = fork(work, "idea")
+    excluded.apply(idea.fs, ["*.log"])
+    for line in (work, idea):
+        line.put("a.log", b"log")
+        history.seal(line.fs, "manual", "", line.fs.clock())
+    assert work.store.excluded is None and check(work.store) == []
+    newest = idea.fs.view_of(history.of_line(idea.fs)[-1].epoch)
+    assert idea.fs.seek(newest, idea.at("").ino, b"a.log") is None
+    assert read(idea, "a.log") == read(work, "a.log") == b"log"
+
+
+def test_a_purge_takes_excluded_files_from_all_lines(excluding: Edits) -> None:
+    idea = fork(excluding, "idea")
+    forks.create(excluding.fs, "idle")
+    perform(Service(excluding.fs), "purge", {"paths": ["out/deep"]})
+    for line in (excluding, idea, opened(excluding.fs, 2)):
+        names = [name for name, _ in line.fs.entries(line.fs.head, line.at("out").ino)]
+        assert sorted(names) == [b"large", b"second"]
+    assert check(excluding.store) == []
+
+
+def test_a_repair_keeps_what_forks_keep_out_of_history(excluding: Edits, tmp_path: Path) -> None:
+    idea = fork(excluding, "idea")
+    idea.put("out/deep/small", b"idea")
+    excluding.fs.commit()
+    excluding.store.close()
+    assert repair(tmp_path / "store").left == []
+    excluding.fs = Filesystem(Store.open(tmp_path / "store"), excluding.fs.clock)
+    excluding.store = excluding.fs.store
+    assert read(opened(excluding.fs, idea.fs.line), "out/deep/small") == b"idea"

@@ -1,4 +1,4 @@
-"""A process that serves several mounts by one loop: a workspace, and more trees beside it."""
+"""A process that serves several mounts by one loop: a workspace, and forks of it, in one store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ import trio.lowlevel
 
 from ckptfs import fuse
 from ckptfs.fs import Filesystem
-from ckptfs.history import references
+from ckptfs.fuse.forks_dir import ForkPoint
+from ckptfs.history import forks, references
 from ckptfs.model import ROOT_INO
 from ckptfs.service import Service
 from tests.direct import new_filesystem
@@ -24,8 +25,6 @@ from tests.support.waiting import wait_until
 
 #: The number of the tree that is mounted in the workspace.
 _INSIDE = 2
-#: Seconds between two commits of a tree that has a store of its own.
-_COMMIT_S = 0.2
 
 
 class History:
@@ -44,17 +43,15 @@ class History:
         self._service.delete_named([str(number)])
 
 
-async def _commit(filesystems: list[Filesystem]) -> None:
-    while True:
-        await trio.sleep(_COMMIT_S)
-        for fs in filesystems:
-            fs.commit()
-
-
 async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
     main, *others = filesystems
     connections = fuse.Connections()
     options = fuse.MountOptions(xattrs=True)
+    #: What stands in `.forks`: the third tree is mounted there, the second is linked from there.
+    points = {}
+    if len(filesystems) > _INSIDE:
+        points[b"inside"] = ForkPoint(_INSIDE)
+        points[b"beside"] = ForkPoint(1, os.fsencode(tree_path(base, 1)))
 
     async def add(number: int, fs: Filesystem) -> None:
         tree = fuse.Tree(fs, options, History(Service(fs)))
@@ -66,7 +63,6 @@ async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
             for number, fs in enumerate(others, 1):
                 nursery.start_soon(add, number, fs)
 
-        nursery.start_soon(_commit, others)
         await fuse.serve(
             main,
             tree_path(base, 0),
@@ -74,22 +70,25 @@ async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
             started=started,
             history=History(Service(main)),
             connections=connections,
+            forks=lambda: dict(points),
         )
         nursery.cancel_scope.cancel()
 
 
 def tree_path(base: Path, number: int) -> Path:
     """Of three or more the third stands in the workspace itself."""
-    return base / ("tree0/inside" if number == _INSIDE else f"tree{number}")
+    return base / ("tree0/.forks/inside" if number == _INSIDE else f"tree{number}")
 
 
 def serve(base: Path, count: int) -> None:
-    with ExitStack() as stack:
-        stores = [new_filesystem(base / f"store{number}") for number in range(count)]
-        filesystems = [stack.enter_context(store) for store in stores]
-        main = filesystems[0]
-        main.mkdir(main.head, ROOT_INO, b"inside", 0o755, os.getuid(), os.getgid())
-        trio.run(serve_all, base, filesystems)
+    with new_filesystem(base / "store") as main:
+        made = main.mknod(main.head, ROOT_INO, b"inherited", 0o100644, os.getuid(), os.getgid(), 0)
+        main.link(main.head, made.ino, ROOT_INO, b"inherited.too")
+        lines = [forks.create(main, f"fork{number}").number for number in range(1, count)]
+        filesystems = [Filesystem(main.store, main.clock, line=line) for line in lines]
+        trio.run(serve_all, base, [main, *filesystems])
+        for fs in filesystems:
+            fs.close()
 
 
 class Trees(NamedTuple):
@@ -105,7 +104,8 @@ def trees(count: int, *, status: int = 0) -> Iterator[Trees]:
     with scratch() as base:
         paths = [tree_path(base, number) for number in range(count)]
         for path in paths:
-            path.mkdir(parents=True, exist_ok=True)
+            if path.parent == base:
+                path.mkdir()
         command = [sys.executable, "-m", "tests.support.companions", str(base), str(count)]
         server = subprocess.Popen(command)
         try:

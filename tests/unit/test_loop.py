@@ -453,7 +453,7 @@ def test_a_task_that_waits_for_the_lock_is_none_at_work() -> None:
     not keep the first from waiting for the next request without a visit to the scheduler."""
 
     async def main() -> None:
-        lock, others = FreeLock(), loop._Others()
+        lock, others = FreeLock(), loop._Others(lambda: None)
         trio.lowlevel.add_instrument(others)
 
         async def second() -> None:

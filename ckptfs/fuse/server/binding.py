@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import NamedTuple, cast
 
 from ckptfs.fs import Filesystem
-from ckptfs.fuse import history_dir, listings, nodes
+from ckptfs.fuse import forks_dir, history_dir, listings, nodes
 from ckptfs.fuse.hooks import Gate, ungated
 from ckptfs.fuse.requests import Requests, errno_of
 from ckptfs.fuse.server.interface import ServerModule
@@ -31,6 +31,7 @@ _MTIME_NOW = 1 << 8
 CONSTANTS = {
     "INO_BITS": nodes.INO_BITS,
     "HISTORY": nodes.HISTORY,
+    "FORKS_ROOT": nodes.FORKS_ROOT,
     "CONTROL": nodes.CONTROL,
     "CONTROL_STEP": nodes.CONTROL_STEP,
     "CONTROL_CONNECTION": nodes.CONTROL_CONNECTION,
@@ -69,10 +70,10 @@ def load() -> Loaded:
 
 def _fits(module: ServerModule) -> bool:
     values = getattr(module, "CONSTANTS", {})
-    name: str = getattr(module, "HISTORY_NAME", "")
+    names = getattr(module, "HISTORY_NAME", ""), getattr(module, "FORKS_NAME", "")
     return (
         CONSTANTS.items() <= values.items()
-        and name.encode() == history_dir.NAME
+        and names == (history_dir.NAME.decode(), forks_dir.NAME.decode())
         and hasattr(module, "read_small")
     )
 

@@ -169,6 +169,14 @@ class CompiledServer(SnapshotReader, Protocol):
     def requests(self) -> int:
         """How many requests were read here, for companions, too."""
 
+    def set_priority(self, niceness: int, raised: int, has_session: bool) -> object:
+        """The niceness of the thread that serves, and the one that it gets on a crowded machine;
+        and with it the session of the process, if that is its own."""
+
+    def leave_client(self) -> object:
+        """Other tasks have their turn: the thread that serves may run on any CPU again, and after a
+        pause of the requests it has its own priority, until the next one."""
+
     def is_referenced(self, node: int) -> bool:
         """Whether the kernel has looked up a live inode and not forgotten it."""
 
@@ -203,6 +211,7 @@ class ServerModule(Protocol):
     #: Constants of both sides, by name; `binding.CONSTANTS` has Python's.
     CONSTANTS: dict[str, int]
     HISTORY_NAME: str
+    FORKS_NAME: str
     Server: Callable[[Callbacks], CompiledServer]
 
     def decode_inode(

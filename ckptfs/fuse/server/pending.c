@@ -294,7 +294,7 @@ static int can_be_named(uint64_t parent, const char *name)
     size_t length = strlen(name);
     if (!length || length > NAME_BYTES_MAX || !strcmp(name, ".") || !strcmp(name, ".."))
         return 0;
-    return parent != FUSE_ROOT_ID || strcmp(name, HISTORY_NAME);
+    return !is_special(parent, name);
 }
 
 /* Whether this process may make something here without asking. */

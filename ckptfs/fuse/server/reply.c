@@ -124,7 +124,7 @@ int is_plain(Server *server, uint64_t node)
 Look find_committed(Server *server, uint64_t parent, const char *name, struct fuse_attr *attributes)
 {
     InodeRecord record;
-    if (!is_plain(server, parent) || (parent == FUSE_ROOT_ID && !strcmp(name, HISTORY_NAME)))
+    if (!is_plain(server, parent) || is_special(parent, name))
         return UNSURE;
     Look look = snapshot_lookup(server, parent, name, &record);
     if (look == FOUND && !is_plain(server, record.ino))
@@ -174,7 +174,8 @@ uint64_t validity_of(const struct fuse_attr *attributes)
 {
     uint32_t mode = attributes->mode;
     int loses_bits = S_ISREG(mode) && without_set_id(mode) != mode;
-    return attributes->ino < HISTORY && !loses_bits ? FOREVER : 0;
+    int may_change = attributes->ino >= HISTORY && !is_of_forks(attributes->ino);
+    return may_change || loses_bits ? 0 : FOREVER;
 }
 
 /* An inode together with its name. */
@@ -188,7 +189,8 @@ int fill_entry(Server *server, struct fuse_entry_out *entry, PyObject *inode, ui
     entry->generation = generation_of(server, inode, entry->nodeid);
     entry->attr_valid = validity_of(&entry->attr);
     /* Entries of `.checkpoints` itself have no base, and come and go. */
-    entry->entry_valid = base || entry->nodeid < LIVE_END ? FOREVER : 0;
+    int is_kept = base || entry->nodeid < LIVE_END || is_of_forks(entry->nodeid);
+    entry->entry_valid = is_kept ? FOREVER : 0;
     return 1;
 }
 

@@ -85,6 +85,13 @@ static int reclaim_buffer(Server *server)
     return server->buffer != NULL;
 }
 
+static void doze(const Server *leader, int64_t wait_ns)
+{
+    struct pollfd wanted[] = {{leader->device, POLLIN, 0}, {leader->companions.ready, POLLIN, 0}};
+    struct timespec left = {wait_ns / NS, wait_ns % NS};
+    ppoll(wanted, 2, &left, NULL);
+}
+
 /* Reads the next request of those that are served, in turn, if there is one before ``until``: a
  * client that got its reply mostly asks again at once, and to wake up costs both sides more than to
  * look for a while. Other threads, which notify the kernel of changes, come in between. Returns the
@@ -97,6 +104,8 @@ static Server *look_for_request(Server *leader, int64_t until, ssize_t *size)
     *size = (ssize_t)gate_take(leader); /* what waited comes first */
     if (*size)
         return leader;
+    int is_bound = leader->waits.bound >= 0;
+    int looks = 0;
     Py_BEGIN_ALLOW_THREADS
     for (;;) {
         for (size_t i = 0; i < count && !found; i++) {
@@ -105,11 +114,17 @@ static Server *look_for_request(Server *leader, int64_t until, ssize_t *size)
             if (*size >= 0 || errno != EAGAIN)
                 found = server;
         }
-        if (found || monotonic_ns() >= until)
+        int64_t left = until - monotonic_ns();
+        if (found || left <= 0)
             break;
-        breathe();
+        looks++;
+        if (is_bound) /* to the client's CPU: a spin would keep the client from running */
+            doze(leader, left);
+        else
+            breathe();
     }
     Py_END_ALLOW_THREADS
+    waits_note(&leader->waits, looks, found != NULL);
     return found;
 }
 
@@ -198,6 +213,7 @@ static int serve_requests(Server *leader, int64_t spin_ns, int64_t turn_ns, int 
         }
         if (size < 0)
             return LEFT; /* the end of the mount: libfuse meets it, too */
+        stay_beside(&leader->waits, ((const struct fuse_in_header *)server->buffer)->pid, now);
         server->served_ns = now;
         server->requests += server != leader; /* the leader counts those of all */
         if (handle_request(server, (size_t)size) == PASSED) {
@@ -426,6 +442,7 @@ static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     pages_init(&server->snapshot.pages);
     pages_init(&server->snapshot.prepared);
     listings_init(&server->listings);
+    waits_init(&server->waits);
     server->buffer = new_buffer();
     server->pending = calloc(1, sizeof *server->pending);
     if (!companions_init(server) || !server->buffer || !server->pending ||
@@ -485,6 +502,26 @@ static PyObject *update_inode(PyObject *self, PyObject *inode)
     Py_RETURN_NONE;
 }
 
+PyDoc_STRVAR(set_priority_doc,
+             "set_priority(niceness, raised, has_session)\n\n"
+             "The niceness of the thread that serves, and the one that it gets on a crowded\n"
+             "machine; and with it the session of the process, if that is its own.");
+
+static PyObject *set_priority(PyObject *self, PyObject *args)
+{
+    Waits *waits = &((Server *)self)->waits;
+    if (!PyArg_ParseTuple(args, "iip", &waits->niceness, &waits->niceness_raised,
+                          &waits->has_session))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *leave_client_method(PyObject *self, PyObject *none)
+{
+    leave_client(&((Server *)self)->waits, monotonic_ns());
+    Py_RETURN_NONE;
+}
+
 static PyObject *requests(PyObject *self, PyObject *none)
 {
     return PyLong_FromUnsignedLongLong(((Server *)self)->requests);
@@ -495,6 +532,8 @@ static PyMethodDef methods[] = {
     {"close", close_server, METH_NOARGS, "The mount is over: drop what belongs to it."},
     {"hooked", is_hooked, METH_NOARGS, "Whether pyfuse3 comes here for its requests."},
     {"requests", requests, METH_NOARGS, "How many requests were read here."},
+    {"set_priority", set_priority, METH_VARARGS, set_priority_doc},
+    {"leave_client", leave_client_method, METH_NOARGS, "Other tasks have their turn."},
     {"is_referenced", is_referenced, METH_O, "Whether the kernel has looked up a live inode."},
     {"is_cached", is_cached_method, METH_O, "Whether a listing may give an inode's number alone."},
     {"invalidate_inode", invalidate_inode, METH_O, "A live inode is about to change or go."},
@@ -559,7 +598,7 @@ static PyObject *make_constants(void)
 {
     PyObject *constants = PyDict_New();
 #define ADD(name) constants && add_number(constants, #name, name)
-    if (ADD(INO_BITS) && ADD(HISTORY) && ADD(CONTROL) && ADD(CONTROL_STEP) &&
+    if (ADD(INO_BITS) && ADD(HISTORY) && ADD(FORKS_ROOT) && ADD(CONTROL) && ADD(CONTROL_STEP) &&
         ADD(CONTROL_CONNECTION) && ADD(POSITION_BITS) && ADD(STREAM_FIRST) && ADD(BLOCK_SIZE) &&
         ADD(FILE_SIZE_MAX) && ADD(NAME_BYTES_MAX) && ADD(TARGET_BYTES_MAX) && ADD(SUFFIX_SIZE) &&
         ADD(FOREVER) && ADD(IO_SIZE) && ADD(FATTR_ATIME_NOW) && ADD(FATTR_MTIME_NOW))
@@ -579,6 +618,7 @@ PyMODINIT_FUNC PyInit__server(void)
     PyObject *constants = make_constants();
     int is_made = module && constants && !PyModule_AddObjectRef(module, "CONSTANTS", constants) &&
                   !PyModule_AddStringConstant(module, "HISTORY_NAME", HISTORY_NAME) &&
+                  !PyModule_AddStringConstant(module, "FORKS_NAME", FORKS_NAME) &&
                   !PyModule_AddObjectRef(module, "Server", (PyObject *)&ServerType);
     Py_XDECREF(constants);
     if (!is_made)

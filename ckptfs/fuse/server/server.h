@@ -20,6 +20,7 @@
 #include "hashset.h"
 #include "pages.h"
 #include "protocol.h"
+#include "waiting.h"
 
 #include <errno.h>
 #include <stddef.h>
@@ -37,6 +38,7 @@
 #define LIVE_END (1ULL << INO_BITS)
 #define HISTORY (((1ULL << 22) - 1) << INO_BITS)
 #define HISTORY_ROOT (HISTORY | 1)
+#define FORKS_ROOT (HISTORY | 1ULL << 36)
 #define CONTROL (HISTORY | 1ULL << 39)
 #define CONTROL_STEP (1ULL << 38)
 #define CONTROL_CONNECTION (1ULL << 37)
@@ -49,6 +51,7 @@
 #define NAME_BYTES_MAX 255
 #define TARGET_BYTES_MAX 4095
 #define HISTORY_NAME ".checkpoints"
+#define FORKS_NAME ".forks"
 
 #define STAT_BLOCK 512
 
@@ -305,6 +308,7 @@ typedef struct Server {
     size_t waiting; /* bytes of it that libfuse is to take */
     Lent *lent;     /* the buffer while Python looks at it, or NULL */
     unsigned long long requests;
+    Waits waits;
     uint64_t control_lookups;
     Callbacks calls;
     InodeTable inodes;
@@ -327,6 +331,19 @@ typedef struct {
 static inline int keeps_set_id(const Request *request)
 {
     return request->head->uid == 0;
+}
+
+/* Whether a name may be one that no table has: only Python knows what stands there. */
+static inline int is_special(uint64_t parent, const char *name)
+{
+    return parent == FUSE_ROOT_ID && *name == '.' &&
+           (!strcmp(name, HISTORY_NAME) || !strcmp(name, FORKS_NAME));
+}
+
+/* `.forks` and what stands in it: mounts stand there, so they are not asked for again and again. */
+static inline int is_of_forks(uint64_t node)
+{
+    return node >= FORKS_ROOT && node < CONTROL;
 }
 
 /* The mode that a write or a change of owner leaves a file with; as in `inodes`. */

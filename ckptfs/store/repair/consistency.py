@@ -68,7 +68,7 @@ def hide_broken(store: Store, problems: Iterable[Problem]) -> None:
 
 def _drop_nonsense(store: Store) -> None:
     """Records that cannot be understood, or that belong to no epoch."""
-    known = {*store.epochs, *([store.excluded.epoch] if store.excluded else [])}
+    known = {*store.epochs, *(view.epoch for view in store.excluded_views.values())}
     for table in versioned(store):
         for entity, suffix, record in table.versions(b""):
             bad = len(suffix) != fmt.SUFFIX_SIZE or fmt.epoch_of(suffix) not in known
@@ -193,7 +193,7 @@ def _fix_orphans(store: Store) -> None:
         for entity, record in store.inodes.walk(head, b""):
             inode = fmt.unpack_inode(ino_of(entity), record)
             if not inode.nlink and not inode.name:
-                store.orphans.put(fmt.orphan_key(inode.ino, line), b"")
+                store.orphans.put(fmt.line_key(inode.ino, line), b"")
 
 
 def _fix_numbers(store: Store) -> None:

@@ -141,18 +141,23 @@ def _complete(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
         head = _number(txn, dbs, fmt.HEAD)
         if head not in epochs or epochs[Epoch(head)].sealed:
             others = {e for e, record in epochs.items() if not record.sealed}
-            head = max(others - forks - {fmt.EXCLUDED_EPOCH}, default=0)
+            head = max((e for e in others - forks if not fmt.is_excluded(e)), default=0)
         if not head:
             sealed = [epoch for epoch, record in epochs.items() if record.sealed]
             parent = max(sealed, default=fmt.NO_EPOCH)
-            head = max((e for e in epochs if e != fmt.EXCLUDED_EPOCH), default=0) + 1
+            head = max((e for e in epochs if not fmt.is_excluded(e)), default=0) + 1
             epochs[Epoch(head)] = fmt.EpochRecord(parent, sealed=False, inodes=0, info={})
-        heads = {head, fmt.EXCLUDED_EPOCH, *forks}
+        # What a fork that is lost kept out of history goes with it.
+        lines = {fmt.EXCLUDED_EPOCH, *_excluded_of_forks(txn, dbs)}
+        for epoch in [each for each in epochs if fmt.is_excluded(each) and each not in lines]:
+            del epochs[epoch]
+            txn.delete(fmt.pack_u32(epoch), db=dbs[b"epochs"])
+        heads = {head, *lines, *forks}
         for epoch, record in epochs.items():
             if epoch not in heads and not record.sealed:
                 record = record._replace(sealed=True)
             txn.put(fmt.pack_u32(epoch), fmt.pack_epoch(record), db=dbs[b"epochs"])
-        last_epoch = max(epoch for epoch in epochs if epoch != fmt.EXCLUDED_EPOCH)
+        last_epoch = max(epoch for epoch in epochs if not fmt.is_excluded(epoch))
         anchor = _number(txn, dbs, fmt.ANCHOR)
         following = {
             fmt.HEAD: head,
@@ -187,6 +192,14 @@ def _fork_heads(
             txn.put(key, fmt.pack_fork(fork), db=facts)
             found.add(epoch)
     return found
+
+
+def _excluded_of_forks(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> set[Epoch]:
+    """The excluded epochs that the forks that are left may have."""
+    keys = [bytes(key) for key, _ in txn.cursor(dbs[b"facts"])]
+    return {
+        fmt.excluded_epoch(int(key[len(fmt.FORK) :])) for key in keys if key.startswith(fmt.FORK)
+    }
 
 
 def _fork(value: bytes) -> dict[str, Any] | None:
@@ -312,7 +325,7 @@ def _epochs(txn: lmdb.Transaction, dbs: dict[bytes, Database]) -> dict[Epoch, fm
         # Hidden: what it alone has is not shown, but those that come from it see its records.
         found[epoch] = fmt.EpochRecord(before, sealed=True, inodes=0, info={})
     for epoch, record in found.items():
-        if record.parent not in found or record.parent >= epoch or epoch == fmt.EXCLUDED_EPOCH:
+        if record.parent not in found or record.parent >= epoch or fmt.is_excluded(epoch):
             found[epoch] = record._replace(parent=fmt.NO_EPOCH)
     return found
 
