@@ -224,9 +224,9 @@ class RequestWaiter:
             if quiet:
                 if self._latency is not None:
                     self._latency.relax()
+                self._sleep = trio.CancelScope()
                 with self._sleep:
                     await trio.lowlevel.wait_readable(self._any or fd)
-                self._sleep = trio.CancelScope()
             else:
                 await trio.lowlevel.checkpoint()
             self._busy = self._others.at_work(task)
