@@ -29,7 +29,6 @@ class Owner:
         self.failing: set[int] = set()
         self.generations: dict[int, int] = {}
         self.limbo: dict[int, None] = {}
-        self.uncompared: dict[int, None] = {}
         self.partial: dict[int, dict[int, None]] = {}
         self.uncompared: dict[int, object] = {}
         self.unlinked = {1000}

@@ -13,11 +13,13 @@ import pytest
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.fuse.server.interface import CompiledServer
-from ckptfs.history import excluded, removal
+from ckptfs.fs.filesystem import ignore
+from ckptfs.fuse.server.interface import CompiledServer, ServerModule
+from ckptfs.history import excluded, forks, removal
 from ckptfs.model import ROOT_INO, Attributes, Ino
 from ckptfs.store.format import inode_entity, pack_inode
 from tests.direct import Life, put
+from tests.support.kernel import Owner
 
 #: What stat shows of an inode.
 _SHOWN = 11
@@ -334,3 +336,32 @@ def test_another_store_is_another_file(life: Life, compiled: CompiledServer, mem
     assert compiled.look_up(ROOT_INO, b"else")
     other.end()
     compiled.detach()
+
+
+def test_each_line_has_a_reader_that_knows_its_own_tree(
+    snapshot: Life, compiled: CompiledServer, module: ServerModule
+) -> None:
+    main, names = snapshot.fs, [b"both", b"main", b"fork", b"absent"]
+    put(main, b"both", b"both")
+    number = forks.create(main, "idea").number
+    fork = Filesystem(main.store, main.clock, line=number)
+    reader = module.Server(Owner())  # type: ignore[arg-type]
+    fork.changing, fork.changed = reader.invalidate_inode, reader.update_inode
+    main.commit()
+    main.store.attach_reader(reader, number)
+    for turn in range(3):
+        put(main, b"main", b"x" * turn)
+        put(fork, b"fork", b"x" * turn)
+        put(fork if turn else main, b"both", b"y" * turn)
+        for fs, each in ((main, compiled), (fork, reader)):
+            compare_all(fs, each, names)
+        main.commit()
+        assert compare_all(main, compiled, names) == (4, 1)
+        assert compare_all(fork, reader, names) == (4, 1)
+        seal(fork)
+    main.store.compact()
+    assert compare_all(main, compiled, names) == compare_all(fork, reader, names) == (4, 1)
+    fork.changing = fork.changed = ignore
+    forks.delete(main, "idea")
+    assert reader.look_up(ROOT_INO, b"both") is None
+    reader.close()
