@@ -65,7 +65,7 @@ def test_a_command_that_changes_nothing_takes_no_checkpoint(desk: Desk) -> None:
     before = desk.checkpoints()
     done = desk.run("run", "--", "true")
     assert done.returncode == 0 and "changed nothing" in done.stderr
-    assert [found | {"runs": []} for found in desk.checkpoints()] == before
+    assert [found["id"] for found in desk.checkpoints()] == [found["id"] for found in before]
 
 
 @pytest.mark.parametrize("failing", ["exit 3", "kill -KILL $$", "exit 0"])

@@ -14,7 +14,7 @@ import pytest
 from ckptfs import history
 from ckptfs.errors import StoreCorrupt
 from ckptfs.fs import Filesystem
-from ckptfs.history import compression
+from ckptfs.history import compression, forks
 from ckptfs.model import INO_MAX
 from ckptfs.store import Store, check, repair
 from ckptfs.store import format as fmt
@@ -41,6 +41,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fs.unlink(fs.head, 1, b"file 2")
     compression.compress(fs)
     compression.repack(fs)
+    forks.create(fs, "fork")
     fs.commit()
     assert check(store) == []
     store.close()
