@@ -346,7 +346,7 @@ def bisect(args: Namespace) -> int:
     found = search.first_bad()
     record: JsonObject = {
         "checkpoints": [row[place]["id"] for place in found.suspects],
-        "runs": search.count,
+        "run_count": search.count,
         "tested": [
             {"checkpoint": row[place]["id"], "verdict": verdict}
             for place, verdict in sorted(found.tested.items())
