@@ -1,7 +1,8 @@
-"""`ckptfs try`, `exec`, `race` and `bisect`: commands that run in forks.
+"""`ckptfs exec`, `try`, `race` and `bisect`: commands that run in scratch trees.
 
-The fork stands in the place of the workspace for the command (`ckptfs.cli.inside`), so that absolute
-paths hold. What becomes of it, the verb decides: taken over by a merge, kept, or dropped.
+The scratch tree stands in the place of the workspace for the command (`ckptfs.cli.inside`), so that
+absolute paths hold. It ends with the command; what it was then is a checkpoint, which a merge takes
+over, or which goes.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ _CANNOT_RUN = 125
 _NO_VERDICT = 126
 
 
-class Fork(NamedTuple):
-    """A fork that a command runs in. ``base`` is the checkpoint that it parted from."""
+class Scratch(NamedTuple):
+    """A tree that a command runs in. ``base`` is the checkpoint that it began at."""
 
     name: str
     path: str
@@ -49,28 +50,29 @@ class Ran(NamedTuple):
     duration_ms: int
 
 
+def _begin(workspace: Workspace, start: str = "") -> Scratch:
+    """A new tree, of now or of a checkpoint."""
+    with open_workspace(workspace) as session:
+        made = session.call("scratch", {"start": start, **_who()})
+    return Scratch(made["name"], made["path"], made["base"])
+
+
+def _end(workspace: Workspace, scratch: Scratch, *, keep: bool = False) -> int:
+    """The tree is done with; with ``keep`` the number of the checkpoint of what it was."""
+    with open_workspace(workspace) as session:
+        done = session.call("scratch_end", {"name": scratch.name, "keep": keep, **_who()})
+    return int(done["checkpoint"]) if keep else -1
+
+
 @contextmanager
-def _forked(
-    workspace: Workspace, name: str, start: str = "", *, keep: bool = False
-) -> Iterator[Fork]:
-    """A fork for as long as the block lasts. With ``keep`` its last state stays for a day."""
-    fork = _make(workspace, name, start)
+def _scratch(workspace: Workspace, start: str = "") -> Iterator[Scratch]:
+    """A tree for as long as the block lasts."""
+    scratch = _begin(workspace, start)
     try:
-        yield fork
+        yield scratch
     finally:
         with suppress(CkptfsError):
-            _delete(workspace, fork, keep=keep)
-
-
-def _make(workspace: Workspace, name: str, start: str = "") -> Fork:
-    with open_workspace(workspace) as session:
-        made = session.call("fork", {"name": name, "start": start, **_who()})
-    return Fork(made["name"], made["path"], made["base"])
-
-
-def _delete(workspace: Workspace, fork: Fork, *, keep: bool) -> None:
-    with open_workspace(workspace) as session:
-        session.call("fork_delete", {"name": fork.name, "force": True, "keep": keep, **_who()})
+            _end(workspace, scratch)
 
 
 def _who() -> JsonObject:
@@ -85,28 +87,29 @@ def _require_command(args: Namespace, example: str) -> Workspace:
     return find_workspace(args)
 
 
-def _own_name(verb: str) -> str:
-    return f"{verb}-{os.getpid()}"
-
-
-def _run(workspace: Workspace, fork: Fork, words: Sequence[str]) -> Ran:
-    """Run a command in a fork, on our terminal."""
+def _run(workspace: Workspace, scratch: Scratch, words: Sequence[str]) -> Ran:
+    """Run a command in a scratch tree, on our terminal."""
     started = time.monotonic()
-    code = supervise(words_inside(fork.path, str(workspace.path), list(words)))
-    return Ran(code, int((time.monotonic() - started) * 1000))
+    code = supervise(words_inside(scratch.path, str(workspace.path), list(words)))
+    return Ran(code, _ms_since(started))
 
 
-def _saved(workspace: Workspace, fork: Fork, words: Sequence[str], ran: Ran) -> JsonObject:
-    """A checkpoint of what the command left, which says how it ended."""
-    with open_workspace(workspace, fork=fork.name) as session:
-        saved = session.call("save", {"message": f"after: {shown(quoted(words))}", **_who()})
-        _note_run(session, saved["id"], words, ran)
-        return saved
+def _ms_since(started: float) -> int:
+    return int((time.monotonic() - started) * 1000)
 
 
 def _note_run(session: Session, checkpoint: int, words: Sequence[str], ran: Ran) -> None:
-    asked = {"checkpoint": str(checkpoint), "ran": quoted(words), **ran._asdict()}
-    session.call("ran", asked)
+    session.call("ran", {"checkpoint": str(checkpoint), "ran": quoted(words), **ran._asdict()})
+
+
+def _kept(workspace: Workspace, scratch: Scratch, words: Sequence[str], ran: Ran) -> JsonObject:
+    """End a tree, and tell what the command left: the checkpoint of it, and what it changed."""
+    number = _end(workspace, scratch, keep=True)
+    with open_workspace(workspace) as session:
+        _note_run(session, number, words, ran)
+        found = session.call("diff", {"older": str(scratch.base), "newer": str(number)})
+    counted = {key: found[key] for key in ("added", "modified", "deleted", "changes")}
+    return {"checkpoint": number, **ran._asdict(), **counted, "merged": False, "conflicts": []}
 
 
 # -- exec ------------------------------------------------------------------------------------------
@@ -115,10 +118,10 @@ def _note_run(session: Session, checkpoint: int, words: Sequence[str], ran: Ran)
 def execute(args: Namespace) -> int:
     """Run a command on an old state; what it writes is gone afterwards."""
     workspace = _require_command(args, "ckptfs exec @-1 -- make test")
-    with _forked(workspace, _own_name("exec"), args.checkpoint) as fork:
-        ran = _run(workspace, fork, args.words)
-    with suppress(CkptfsError), open_workspace(workspace) as session:
-        _note_run(session, fork.base, args.words, ran)
+    with _scratch(workspace, args.checkpoint) as scratch:
+        ran = _run(workspace, scratch, args.words)
+    with open_workspace(workspace) as session:
+        _note_run(session, scratch.base, args.words, ran)
     return ran.exit_code
 
 
@@ -126,64 +129,43 @@ def execute(args: Namespace) -> int:
 
 
 def attempt(args: Namespace) -> int:
-    """Run a command in a fork, show what it changed, and take it, or not."""
+    """Run a command in a scratch tree, show what it changed, and take it, or not."""
     workspace = _require_command(args, "ckptfs try -- ./migrate.sh")
-    fork = _make(workspace, args.name or _own_name("try"))
-    kept = args.keep
+    scratch = _begin(workspace)
     try:
-        ran = _run(workspace, fork, args.words)
-        saved = _saved(workspace, fork, args.words, ran)
-        changes = _changes(workspace, fork, saved["id"])
-        record = _tried(fork, ran, saved, changes)
-        decision = _decide(args, fork, record)
-        if decision == "take":
-            record |= _take(workspace, fork)
-            kept = kept or bool(record["conflicts"])
-        kept = kept or decision == "keep"
-    finally:
-        if not kept:
-            _delete(workspace, fork, keep=True)
-    record |= {"decision": decision, "kept": kept}
-    _say(args, record, _tried_text(fork, record))
+        ran = _run(workspace, scratch, args.words)
+    except BaseException:
+        _end(workspace, scratch)
+        raise
+    record = _kept(workspace, scratch, args.words, ran)
+    decision = _decide(args, workspace, record)
+    if decision == "take":
+        record |= _take(workspace, record["checkpoint"])
+    _say(args, record | {"decision": decision}, _tried_text(record, decision))
     return ran.exit_code or (MergeConflict.exit_code if record["conflicts"] else 0)
 
 
-def _tried(fork: Fork, ran: Ran, saved: JsonObject, changes: JsonObject) -> JsonObject:
-    counted = {key: changes[key] for key in ("added", "modified", "deleted", "changes")}
-    return {"fork": fork.name, "checkpoint": saved["id"], **ran._asdict(), **counted} | {
-        "merged": False,
-        "conflicts": [],
-    }
-
-
-def _changes(workspace: Workspace, fork: Fork, saved: int) -> JsonObject:
-    with open_workspace(workspace) as session:
-        return session.call("diff", {"older": str(fork.base), "newer": str(saved)})
-
-
-def _decide(args: Namespace, fork: Fork, record: JsonObject) -> str:
-    """take, drop or keep."""
+def _decide(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
+    """take or drop."""
     if not record["changes"]:
         return "drop"
     if args.yes_if_ok:
         return "take" if record["exit_code"] == 0 else "drop"
+    if args.keep or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "drop"
     output.note("\n".join(_change_lines(record)))
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return "keep"
+    tree = workspace.path / ".checkpoints" / str(record["checkpoint"])
     while True:
-        output.note(f"Take it [t], look into {fork.path} [l], keep the fork [k], or drop it [d]? ")
+        output.note("Take it [t], look at it [l], or leave it [n]? ")
         answer = sys.stdin.readline().strip().lower()[:1]
-        if answer == "l":
-            subprocess.run([os.environ.get("SHELL") or "sh"], cwd=fork.path, check=False)
-        elif answer in ("t", "k"):
-            return {"t": "take", "k": "keep"}[answer]
-        elif answer in ("d", ""):
-            return "drop"
+        if answer != "l":
+            return "take" if answer == "t" else "drop"
+        subprocess.run([os.environ.get("SHELL") or "sh"], cwd=tree, check=False)
 
 
-def _take(workspace: Workspace, fork: Fork) -> JsonObject:
+def _take(workspace: Workspace, checkpoint: int) -> JsonObject:
     with open_workspace(workspace) as session:
-        merged = session.call("merge", {"source": fork.name, **_who()})
+        merged = session.call("merge", {"source": str(checkpoint), **_who()})
     return {"merged": merged["changed"], "conflicts": merged["conflicts"]}
 
 
@@ -195,25 +177,23 @@ def _change_lines(record: JsonObject) -> list[str]:
     return lines
 
 
-def _tried_text(fork: Fork, record: JsonObject) -> str:
-    code, how = record["exit_code"], output.changes_text(record)
+def _tried_text(record: JsonObject, decision: str) -> str:
+    code, how, number = record["exit_code"], output.changes_text(record), record["checkpoint"]
     ended = "It ended well" if code == 0 else f"It failed ({code})"
     if not record["changes"]:
         return f"ckptfs: {ended}, and changed nothing."
     if record["conflicts"]:
         return (
-            f"ckptfs: {ended}, but the workspace changed meanwhile, in the same places. Nothing was "
-            f"merged; the fork {fork.name} stays. `ckptfs merge {fork.name}` tells more."
+            f"ckptfs: {ended}, but the workspace changed meanwhile, in the same places. Nothing "
+            f"was merged.\n  `ckptfs merge {number}` tells more."
         )
-    if record["merged"]:
+    if decision == "take":
         return f"ckptfs: {ended}; merged: {how}. `ckptfs undo` takes it back."
-    if record["kept"]:
-        return (
-            f"ckptfs: {ended} ({how}). The fork {fork.name} stays: `ckptfs merge {fork.name}` takes "
-            f"it, `ckptfs fork --delete {fork.name}` drops it."
-        )
-    number = record["checkpoint"]
-    return f"ckptfs: {ended}; dropped: {how}. Checkpoint {number} has it for a day."
+    first = f"ckptfs: {ended}; the workspace is as it was. What it did: {how}"
+    lines = [first, *_change_lines(record)]
+    return "\n  ".join(
+        [*lines, f"Checkpoint {number} has it for a day: `ckptfs merge {number}` takes it."]
+    )
 
 
 def _say(args: Namespace, record: JsonObject, text: str) -> None:
@@ -230,7 +210,7 @@ def _say(args: Namespace, record: JsonObject, text: str) -> None:
 
 
 class _Runner(NamedTuple):
-    fork: Fork
+    scratch: Scratch
     number: int
     process: subprocess.Popen[bytes]
     log: Path
@@ -238,67 +218,66 @@ class _Runner(NamedTuple):
 
 
 def race(args: Namespace) -> int:
-    """Several attempts side by side, each in a fork of its own; the best one may be taken."""
+    """Several attempts side by side, each in a tree of its own; the best one may be taken."""
     workspace = _require_command(args, "ckptfs race -n 3 --take best -- claude -p 'fix it'")
     if args.count < 1:
         raise UsageError("Cannot race: -n counts from 1. Nothing was run.")
-    base = _own_name("race")
     logs = Path(tempfile.mkdtemp(prefix="ckptfs-race-"))
-    forks: list[Fork] = []
-    try:
+    with ExitStack() as stack:
+        runners = []
         for number in range(1, args.count + 1):
-            forks.append(_make(workspace, f"{base}-{number}"))
-        runners = [_start(workspace, fork, args, logs, at) for at, fork in enumerate(forks, 1)]
+            scratch = _begin(workspace)
+            stack.callback(_end_quietly, workspace, scratch)
+            runners.append(_start(workspace, scratch, args, logs, number))
+            stack.callback(_stop, runners[-1].process)
         results = [_result(workspace, runner, args) for runner in runners]
-        results.sort(key=_rank)
-        taken = results[0] if args.take == "best" and results[0]["exit_code"] == 0 else None
-        if taken is not None:
-            taken |= _take(workspace, Fork(taken["fork"], "", 0))
-    finally:
-        for fork in forks:
-            with suppress(CkptfsError):
-                _delete(workspace, fork, keep=True)
-    record = {"attempts": results, "taken": taken["fork"] if taken else None, "logs": str(logs)}
+    results.sort(key=_rank)
+    best = results[0]
+    taken = best if args.take == "best" and best["exit_code"] == 0 else None
+    if taken is not None:
+        taken |= _take(workspace, taken["checkpoint"])
+    record = {"attempts": results, "taken": taken["attempt"] if taken else None, "logs": str(logs)}
     output.result(record, _race_text(results, record), as_json=args.json)
     if taken is not None and taken["conflicts"]:
         return MergeConflict.exit_code
-    return 0 if results[0]["exit_code"] == 0 else int(results[0]["exit_code"])
+    return int(best["exit_code"])
 
 
-def _start(workspace: Workspace, fork: Fork, args: Namespace, logs: Path, number: int) -> _Runner:
+def _end_quietly(workspace: Workspace, scratch: Scratch) -> None:
+    with suppress(CkptfsError):  # it has ended where all went well
+        _end(workspace, scratch)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+
+
+def _start(
+    workspace: Workspace, scratch: Scratch, args: Namespace, logs: Path, number: int
+) -> _Runner:
     log = logs / f"{number}.log"
-    environment = {**os.environ, "CKPTFS_FORK": fork.name, "CKPTFS_ATTEMPT": str(number)}
-    words = words_inside(fork.path, str(workspace.path), args.words)
+    environment = {**os.environ, "CKPTFS_FORK": scratch.name, "CKPTFS_ATTEMPT": str(number)}
+    words = words_inside(scratch.path, str(workspace.path), args.words)
     with log.open("wb") as file:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment
         )
-    return _Runner(fork, number, process, log, time.monotonic())
+    return _Runner(scratch, number, process, log, time.monotonic())
 
 
 def _result(workspace: Workspace, runner: _Runner, args: Namespace) -> JsonObject:
     code = runner.process.wait()
-    ran = Ran(code if code >= 0 else 128 - code, int((time.monotonic() - runner.started) * 1000))
+    ran = Ran(code if code >= 0 else 128 - code, _ms_since(runner.started))
     score = _score(workspace, runner, args) if args.score else None
-    saved = _saved(workspace, runner.fork, args.words, ran)
-    changes = _changes(workspace, runner.fork, saved["id"])
-    counts = {key: changes[key] for key in ("added", "modified", "deleted")}
-    return {
-        "attempt": runner.number,
-        "fork": runner.fork.name,
-        "checkpoint": saved["id"],
-        "score": score,
-        **ran._asdict(),
-        **counts,
-        "conflicts": [],
-        "merged": False,
-        "log": str(runner.log),
-    }
+    kept = _kept(workspace, runner.scratch, args.words, ran)
+    return {"attempt": runner.number, "score": score, **kept, "log": str(runner.log)}
 
 
 def _score(workspace: Workspace, runner: _Runner, args: Namespace) -> float | None:
     """The number that the scoring command prints; None if it fails, or prints none."""
-    words = words_inside(runner.fork.path, str(workspace.path), ["sh", "-c", args.score])
+    words = words_inside(runner.scratch.path, str(workspace.path), ["sh", "-c", args.score])
     environment = {**os.environ, "CKPTFS_ATTEMPT": str(runner.number)}
     done = subprocess.run(words, stdout=subprocess.PIPE, env=environment, check=False)
     printed = done.stdout.decode(errors="replace").split()
@@ -328,7 +307,7 @@ def _race_text(results: list[JsonObject], record: JsonObject) -> str:
             f"{each['attempt']:>7}  {each['exit_code']:>4}  {score:<8}  {took:<8}  {counts}"
         )
     if record["taken"]:
-        lines.append(f"Merged {record['taken']}. `ckptfs undo` takes it back.")
+        lines.append(f"Merged attempt {record['taken']}. `ckptfs undo` takes it back.")
     numbers = ", ".join(str(each["checkpoint"]) for each in results)
     lines.append(f"Checkpoints {numbers} have them for a day; output is in {record['logs']}.")
     return "\n".join(lines)
@@ -340,6 +319,8 @@ def _race_text(results: list[JsonObject], record: JsonObject) -> str:
 def bisect(args: Namespace) -> int:
     """The first checkpoint on which a command fails, in few runs."""
     workspace = _require_command(args, "ckptfs bisect run -- pytest -x")
+    if args.jobs < 1:
+        raise UsageError("Cannot bisect: -j counts from 1. Nothing was run.")
     with open_workspace(workspace) as session:
         row = _row(session, args)
     search = _Search(args, workspace, row)
@@ -415,23 +396,21 @@ class _Search:
 
     @contextmanager
     def _started(self, place: int) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
-        number = self._row[place]["id"]
-        with _forked(self._workspace, f"{_own_name('bisect')}-{number}", str(number)) as fork:
-            words = words_inside(fork.path, str(self._workspace.path), self._args.words)
+        with _scratch(self._workspace, str(self._row[place]["id"])) as scratch:
+            words = words_inside(scratch.path, str(self._workspace.path), self._args.words)
+            # What is tested tells by its exit code; only one at a time may talk.
             out = None if self._args.jobs == 1 else subprocess.DEVNULL
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
             try:
                 yield process, time.monotonic()
             finally:
-                if process.poll() is None:
-                    process.kill()
-                    process.wait()
+                _stop(process)
 
     def _ended(self, place: int, begun: tuple[subprocess.Popen[bytes], float]) -> str:
         process, started = begun
         code = process.wait()
         self.count += 1
-        ran = Ran(code if code >= 0 else 128 - code, int((time.monotonic() - started) * 1000))
+        ran = Ran(code if code >= 0 else 128 - code, _ms_since(started))
         number = self._row[place]["id"]
         if ran.exit_code >= _NO_VERDICT:
             raise UsageError(
