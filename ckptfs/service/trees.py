@@ -26,6 +26,10 @@ _LOWER_CURRENT = b"current_below"
 #: Set while a workspace that is not mounted has changed and its directory has not yet: the next
 #: process that opens the store has to write back.
 _OWED_WRITE_BACK = b"owed_below"
+#: Set while what changed in the lower directory is being brought in: the head may have half of it,
+#: and nothing else that is in no checkpoint. And whether that was so when it began.
+_BRINGING_IN = b"scan_below"
+_ANEW, _AGAIN = b"1", b"2"
 
 
 def is_empty(service: Service) -> bool:
@@ -64,6 +68,7 @@ def scan(service: Service, dir_fd: int, progress: Watcher | None = None) -> Sync
     """Bring in what changed in the lower directory, without a checkpoint of its own."""
     service.exclude()
     result = sync.scan(service.fs, dir_fd, progress=progress)
+    service.fs.store.metadata.delete(_BRINGING_IN)
     service.fs.commit()
     return result
 
@@ -108,30 +113,40 @@ def bring_in(
     """Bring in what changed in the lower directory, as a checkpoint.
 
     The state that the store had before is saved first, so that a change from outside never shares
-    a checkpoint with one from inside.
+    a checkpoint with one from inside. What a scan that did not end brought in is not such a state:
+    it may have half of a file.
     """
     _forget_other_directory(service, dir_fd, path)
     first = not service.checkpoints()
+    again = False
     if not first:
         _save_left(service)
+        again = _note_bringing_in(service)
     agreed = service.fs.store.metadata.agreed()
     result = service.scan(dir_fd, progress)
     if first:
         service.save("first mount", "mount")
     else:
-        _save_brought_in(service, result)
+        _save_brought_in(service, result, again=again)
     sync.settle(service.fs, agreed)
     return result
 
 
+def _note_bringing_in(service: Service) -> bool:
+    """Note that a scan begins; whether the last one did not end."""
+    again = service.fs.store.metadata.get(_BRINGING_IN) is not None
+    service.fs.store.metadata.put(_BRINGING_IN, _AGAIN if again else _ANEW)
+    return again
+
+
 def _save_left(service: Service) -> None:
-    if service.has_unsaved():
+    if service.fs.store.metadata.get(_BRINGING_IN) is None and service.has_unsaved():
         left = "unmounted" if service.lower_is_current() else "left"
         service.save(f"as it was {left}", "mount")
 
 
-def _save_brought_in(service: Service, result: SyncResult) -> None:
-    if result.changed and service.has_unsaved():
+def _save_brought_in(service: Service, result: SyncResult, *, again: bool) -> None:
+    if (result.changed or again) and service.has_unsaved():
         service.save("changed while unmounted", "offline")
 
 
@@ -150,13 +165,19 @@ def begin_scan(service: Service, dir_fd: int, path: Path) -> ScanBehind | None:
     _save_left(service)
     service.exclude()
     # To exclude may have changed what the ledger is about.
-    return ScanBehind(service.fs, dir_fd) if scan_behind.is_safe(service.fs) else None
+    if not scan_behind.is_safe(service.fs):
+        return None
+    _note_bringing_in(service)
+    return ScanBehind(service.fs, dir_fd)
 
 
 def end_scan(service: Service, scan: ScanBehind) -> SyncResult:
     """Everything is compared: the end of `bring_in`."""
     result = scan.end()
-    _save_brought_in(service, result)
+    metadata = service.fs.store.metadata
+    again = metadata.get(_BRINGING_IN) == _AGAIN
+    metadata.delete(_BRINGING_IN)
+    _save_brought_in(service, result, again=again)
     sync.settle(service.fs, scan.agreed)
     return result
 
