@@ -407,8 +407,51 @@ def _run(run: VerbParser) -> None:
         default="keep",
         help="what to do with its changes if it fails (default: keep)",
     )
-    run.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
-    run.behind = "words"
+    _command(run)
+
+
+def _command(parser: VerbParser) -> None:
+    """A command stands behind `--`."""
+    parser.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
+    parser.behind = "words"
+
+
+def _try(attempt: VerbParser) -> None:
+    attempt.usage = "ckptfs try [-w DIR] [--yes-if-ok | --keep] -- COMMAND ..."
+    how = attempt.add_mutually_exclusive_group()
+    how.add_argument("--yes-if-ok", action="store_true", help="take it if it ends well; do not ask")
+    how.add_argument("--keep", action="store_true", help="take nothing, and do not ask")
+    _command(attempt)
+
+
+def _exec(execute: VerbParser) -> None:
+    execute.usage = "ckptfs exec [-w DIR] ID -- COMMAND ..."
+    execute.add_argument("checkpoint", metavar="ID", help="the checkpoint to run it on")
+    _command(execute)
+
+
+def _race(race: VerbParser) -> None:
+    race.usage = "ckptfs race [-w DIR] [-n N] [--score COMMAND] [--take best] -- COMMAND ..."
+    race.add_argument("-n", dest="count", metavar="N", type=int, default=3, help="default 3")
+    race.add_argument(
+        "--score", metavar="COMMAND", default="", help="run in each; the number it prints counts"
+    )
+    race.add_argument("--take", choices=("best",), help="merge the best one that ended well")
+    _command(race)
+
+
+def _bisect(bisect: VerbParser) -> None:
+    bisect.usage = "ckptfs bisect run [-w DIR] [--from A] [--to B] [-j N] [--again] -- COMMAND ..."
+    bisect.add_argument("action", choices=("run",), help="what to do")
+    bisect.add_argument(
+        "--from", dest="good", metavar="A", default="", help="a good one (default: the oldest)"
+    )
+    bisect.add_argument(
+        "--to", dest="bad", metavar="B", default="", help="a bad one (default: the newest)"
+    )
+    bisect.add_argument("-j", dest="jobs", metavar="N", type=int, default=1, help="side by side")
+    bisect.add_argument("--again", action="store_true", help="pass over remembered results")
+    _command(bisect)
 
 
 def _task(task: VerbParser) -> None:
@@ -537,6 +580,12 @@ VERBS = {
         _forget,
     ),
     "run": Verb("run a command between two checkpoints, and say what it changed", "run.run", _run),
+    "try": Verb("run a command in a fork, and take what it did, or not", "attempts.attempt", _try),
+    "exec": Verb("run a command on an old state, in a fork", "attempts.execute", _exec),
+    "race": Verb("run a command several times side by side, in forks", "attempts.race", _race),
+    "bisect": Verb(
+        "find the first checkpoint on which a command fails", "attempts.bisect", _bisect
+    ),
     "task": Verb("group work into tasks, and take one back without the others", "run.task", _task),
     "team": Verb(
         "snapshot and restore a team of agents: its workspaces and its state", "team.team", _team

@@ -35,6 +35,7 @@ from ckptfs.daemon.mounts import is_inside
 from ckptfs.daemon.preflight import Plan
 from ckptfs.daemon.reading import Client, Readers
 from ckptfs.daemon.scanning import Scanning, not_brought_in
+from ckptfs.daemon.scratch import Scratches
 from ckptfs.daemon.shutdown import Shutdown
 from ckptfs.daemon.slices import Slices
 from ckptfs.daemon.watchers import WatchNotifier, heard
@@ -195,13 +196,14 @@ class Mounted:
         self._hub = Hub(plan.workspace.path)
         self._auto = AutoSave(service, parse_policy(plan.auto), self._hub)
         self._slices = Slices()
-        self._scanning = Scanning(service, scan, self._slices, plan.workspace.path)
+        self._scanning = Scanning(service, scan, self._slices)
         #: Verbs that make another checkpoint the head follow each other.
         self._restoring = trio.Lock()
         self._housekeeping = Housekeeping(service, self._auto, self._hub, self._slices)
         service.free_later = self._housekeeping.notify
         self._watch_notifier = WatchNotifier(service, plan.workspace.path, self._slices)
         self._mount_connections = MountConnections()
+        self._scratches = Scratches(service, plan.workspace.store, mount_options(plan))
         self._readers = Readers(service.fs.store)
 
     def serve(
@@ -224,12 +226,14 @@ class Mounted:
                     server.serve, listener, self._answer, self._mount_connections.handed
                 )
                 nursery.start_soon(self._scan)
+                nursery.start_soon(self._after_scan, self._clear_leftovers)
                 nursery.start_soon(self._after_scan, self._housekeeping.run)
                 nursery.start_soon(self._after_scan, self._housekeeping.compress)
                 nursery.start_soon(self._after_scan, self._housekeeping.give_back)
                 nursery.start_soon(self._watch_notifier.run)
                 with self._scope:
                     await self._serve_files(lambda: self._started(started, nursery))
+                self._scratches.close()
                 nursery.cancel_scope.cancel()
 
     def _started(self, started: Callable[[], None], nursery: trio.Nursery) -> None:
@@ -247,6 +251,9 @@ class Mounted:
         except OSError as error:
             self._failure = not_brought_in(self._plan.workspace, error)
             self._scope.cancel()
+
+    async def _clear_leftovers(self) -> None:
+        self._scratches.clear_leftovers()
 
     async def _after_scan(self, task: Callable[[], Awaitable[None]]) -> None:
         await self._scanning.wait()
@@ -274,6 +281,7 @@ class Mounted:
                 connect=self._mount_connections,
                 committed=self._housekeeping.notify,
                 report=self._note_served,
+                connections=self._scratches.connections,
             )
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
             self._failure = error
@@ -530,6 +538,22 @@ class Mounted:
             raise ControlError(f"Cannot see process {pid}. Nothing was changed.")
         return {"pid": pid}
 
+    async def _do_scratch(self, request: Request, _: Connection, *, start: str) -> JsonObject:
+        """A fork of now, or of a checkpoint, for a command to run in."""
+        await self._scanning.ended()
+        self._require_writable("fork")
+        await self._sync()
+        made = await self._scratches.begin(start, service.caller_of(self._service, request.args))
+        return {"name": made.name, "path": str(made.path), "base": made.base}
+
+    async def _do_scratch_end(
+        self, request: Request, _: Connection, *, name: str, keep: bool
+    ) -> JsonObject:
+        cause = service.caller_of(self._service, request.args)
+        last = await self._scratches.end(name, cause, keep=keep)
+        self._wake_housekeeping()
+        return {"name": name, "checkpoint": None if last is None else last.id}
+
     async def _do_umount(
         self,
         request: Request,
@@ -580,7 +604,8 @@ class Mounted:
             write_back=write_back and self._shutdown.writes_back,
             on_progress=self._replies.on_progress,
         )
-        self._scanning.stop()
+        if not lazy:  # else programs go on in it, and their changes wait for the end
+            self._scanning.stop()
         return False
 
 

@@ -25,6 +25,7 @@ from ckptfs import fuse, interrupts
 from ckptfs.config import Workspace
 from ckptfs.daemon.slices import Slices
 from ckptfs.errors import CkptfsError, MountFailed, StoreFull, reason_of
+from ckptfs.fuse import loop
 from ckptfs.fuse.hooks import GateKeeper
 from ckptfs.interrupts import Steps
 from ckptfs.model import Ino, Inode, Place
@@ -67,13 +68,10 @@ def _is_held() -> bool:
 class Scanning:
     """`fuse.hooks.Gate` of one mount; it has nothing to do where the scan came first."""
 
-    def __init__(
-        self, service: Service, scan: ScanBehind | None, slices: Slices, mountpoint: Path
-    ) -> None:
+    def __init__(self, service: Service, scan: ScanBehind | None, slices: Slices) -> None:
         self._service = service
         self._scan = scan
         self._slices = slices
-        self._mountpoint = mountpoint
         self._keeper: GateKeeper | None = None
         #: What the scan changed of what the kernel knows.
         self._inodes: set[Ino] = set()
@@ -152,7 +150,7 @@ class Scanning:
             nursery.start_soon(self._notify, told.set)
             with trio.move_on_after(_NOTIFYING_S):
                 await told.wait()
-            await self._open()
+            self._open()
             self._ended.set()
 
     def stop(self) -> None:
@@ -205,11 +203,8 @@ class Scanning:
         await fuse.invalidate(self._entries, inodes)
         done()
 
-    async def _open(self) -> None:
-        """Let changes through; those that waited follow the next request, so there is to be one."""
-        if self._keeper is None:
-            return
-        holds = self._keeper.holds_changes()
-        self._keeper.open_gate()
-        if holds:
-            await trio.to_thread.run_sync(os.statvfs, self._mountpoint, abandon_on_cancel=True)
+    def _open(self) -> None:
+        """Let changes through, those first that waited."""
+        if self._keeper is not None:
+            self._keeper.open_gate()
+            loop.wake()

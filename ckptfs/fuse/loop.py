@@ -244,6 +244,10 @@ class RequestWaiter:
             if came >= ROW and self._latency is not None:
                 self._latency.hold()
 
+    def wake(self) -> None:
+        """Have the server look for requests now, also those that it keeps itself."""
+        self._sleep.cancel()
+
     def follow(self, companions: int) -> None:
         """Wake up for this descriptor, too: it is readable while a companion has a request."""
         if self._any is None:
@@ -251,7 +255,7 @@ class RequestWaiter:
             self._any.register(self._fd, select.EPOLLIN)
             self._any.register(companions, select.EPOLLIN)
             self._requests.register(companions, select.POLLIN)
-            self._sleep.cancel()
+            self.wake()
 
     def _watch(self, fd: int) -> None:
         requests, both = select.poll(), select.poll()
@@ -307,3 +311,9 @@ def requests() -> int:
 def is_waiting() -> bool:
     """Whether a request waits while something else runs."""
     return bool(_installed) and _installed[-1].is_waiting()
+
+
+def wake() -> None:
+    """Have the server look for requests now."""
+    if _installed:
+        _installed[-1].wake()

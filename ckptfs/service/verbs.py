@@ -539,6 +539,20 @@ _DECLARED = (
         result="detached write_back cut_off",
         takes_long=True,
     ),
+    Verb(
+        "scratch",
+        DAEMON,
+        SAME_PATHS,
+        (Parameter("start", REFERENCE, ""),),
+        result="name path base",
+    ),
+    Verb(
+        "scratch_end",
+        DAEMON,
+        SAME_PATHS,
+        (_NAME, Parameter("keep", FLAG, False)),
+        result="name checkpoint",
+    ),
     Verb("freeze", DAEMON, SOCKET, (Parameter("seconds", NUMBER, None),), result="frozen"),
     Verb("thaw", DAEMON, SOCKET, result="frozen"),
 )

@@ -94,10 +94,12 @@ def test_a_repair_gives_a_counter_its_number_back(path: Path, table: bytes, name
     assert _records(path, table)[name] == whole
 
 
+@pytest.mark.parametrize("damaged", [b"\x55" * 12, None], ids=["damaged", "lost"])
 @pytest.mark.parametrize(("table", "name"), _ALL)
-def test_a_repair_counts_anew_what_cannot_be_told(path: Path, table: bytes, name: bytes) -> None:
-    before = _records(path, table)[name]
-    _put(path, table, name, b"\x55" * len(before))
+def test_a_repair_counts_anew_what_cannot_be_told(
+    path: Path, table: bytes, name: bytes, damaged: bytes | None
+) -> None:
+    _put(path, table, name, damaged)
     assert repair.repair(path).left == []
     store = Store.open(path)
     try:

@@ -10,6 +10,8 @@ import errno
 import json
 import os
 import shutil
+import signal
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,8 +19,9 @@ import pytest
 
 from ckptfs.daemon.scanning import HOLD
 from tests.support.errnos import fails
-from tests.support.mounting import Workspace, succeed
+from tests.support.mounting import Workspace, detach, succeed
 from tests.support.trees import File, Link, Same, Tree, facts, plant
+from tests.support.waiting import wait_for_exit
 
 #: The checkpoint of what a scan brought in.
 CHANGED = "changed while unmounted"
@@ -273,6 +276,43 @@ def test_an_unmount_before_anything_was_brought_in_leaves_it_to_the_next_mount(
     assert log.read_text().count("brought in") == told, "the scan did not end"
     assert (held.path / "way/to/a/leaf").read_text() == "new"
     held.mount()
+    assert (held.path / "way/to/a/leaf").read_text() == "new"
+
+
+def _detach_by_the_cli(workspace: Workspace) -> None:
+    succeed(workspace.cli("umount", "--lazy", workspace.path))
+
+
+def _detach_by_the_system(workspace: Workspace) -> None:
+    detach(str(workspace.path))
+
+
+@pytest.mark.parametrize("take_away", [_detach_by_the_cli, _detach_by_the_system])
+def test_a_program_in_a_detached_mount_can_change_its_files(
+    own_mount: Workspace, tmp_path: Path, take_away: Callable[[Workspace], None]
+) -> None:
+    plant(own_mount.path, BEFORE)
+    own_mount.umount()
+    (own_mount.path / "way/to/a/leaf").write_text("new")
+    held = Held(own_mount, tmp_path / "hold")
+    held.mount()
+    pid, own_mount.pid = own_mount.pid, None
+    assert pid is not None
+    script = "exec 3>>same/file; echo open; read line; echo more >&3"
+    command = ["sh", "-c", script]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=held.path, stdin=pipe, stdout=pipe) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"open\n"
+        take_away(own_mount)
+        try:
+            program.communicate(b"go\n", timeout=30)
+        except subprocess.TimeoutExpired:
+            os.kill(pid, signal.SIGKILL)  # or it would wait for ever
+            raise
+    assert program.returncode == 0
+    wait_for_exit(pid)
+    assert (held.path / "same/file").read_text() == "samemore\n"
     assert (held.path / "way/to/a/leaf").read_text() == "new"
 
 

@@ -276,11 +276,11 @@ def _complete_facts(env: lmdb.Environment, dbs: dict[bytes, Database]) -> None:
         txn.delete(metadata.AGREED, db=dbs[b"facts"])
         for name in metadata.COUNTERS:
             value = bytes(txn.get(name, db=dbs[b"facts"]) or b"")
-            number = _fact(value)
-            if value and number is None:
-                number = _used(txn, dbs, name)
-            if number is not None:
+            number = max(_fact(value) or 0, _used(txn, dbs, name))
+            if number:
                 txn.put(name, fmt.pack_number(number), db=dbs[b"facts"])
+            else:
+                txn.delete(name, db=dbs[b"facts"])
 
 
 def _fact(value: bytes) -> int | None:
@@ -292,16 +292,19 @@ def _fact(value: bytes) -> int | None:
 
 
 def _used(txn: lmdb.Transaction, dbs: dict[bytes, Database], name: bytes) -> int:
-    """What a counter among the facts is at least."""
+    """What a counter among the facts is at least; 0 if nothing was counted."""
     if name == metadata.NEXT_CHECKPOINT:
         return 1 + max((int(r.info.get("id", -1)) for r in _epochs(txn, dbs).values()), default=-1)
     if name == metadata.NEXT_FORK:
         keys = [bytes(key) for key, _ in txn.cursor(dbs[b"facts"])]
         digits = (key[len(fmt.FORK) :][:10] for key in keys if key.startswith(_OF_FORKS))
-        return 1 + max((int(number) for number in digits if number.isdigit()), default=0)
+        forks = [int(number) for number in digits if number.isdigit()]
+        # Checkpoints of deleted forks name theirs.
+        forks += [int(r.info["fork"]) for r in _epochs(txn, dbs).values() if "fork" in r.info]
+        return 1 + max(forks, default=-1)
     if name == metadata.NEXT_AUTHOR:
         numbers = (fmt.author_number(bytes(key)) for key, _ in txn.cursor(dbs[b"authors"]))
-        return 1 + max((max(pair) for pair in numbers), default=0)
+        return 1 + max((max(pair) for pair in numbers), default=-1)
     return 0
 
 

@@ -1,0 +1,197 @@
+"""`try`, `exec`, `race`, `bisect`: commands in forks that stand in the place of the workspace."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.mounting import Workspace, succeed, workspace
+from tests.support.staging import USER, said
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.needs_mount, pytest.mark.compiled_only]
+
+
+@pytest.fixture
+def work() -> Iterator[Workspace]:
+    with workspace("--no-write-back", "--auto", "off") as made:
+        yield made
+
+
+def run(work: Workspace, *words: str) -> subprocess.CompletedProcess[str]:
+    return work.cli(*words[:1], "-w", work.path, *words[1:])
+
+
+def save(work: Workspace) -> str:
+    done = succeed(run(work, "save", "--json", "--allow-empty"))
+    return str(json.loads(done.stdout)["id"])
+
+
+def fork_mounts(work: Workspace) -> list[str]:
+    table = Path("/proc/mounts").read_text().splitlines()
+    return [line for line in table if line.startswith(f"{work.store}//fork/")]
+
+
+def start(work: Workspace, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ckptfs", *words],
+        env={**os.environ, **work.env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_command_runs_on_an_old_state_under_the_workspaces_own_path(work: Workspace) -> None:
+    (work.path / "file").write_text("old")
+    before = save(work)
+    (work.path / "file").write_text("new")
+    script = f"cat {work.path}/file; pwd; echo x > {work.path}/made; exit 7"
+    done = run(work, "exec", before, "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (7, f"old{work.path}\n")
+    assert sorted(os.listdir(work.path)) == ["file"]
+    assert (work.path / "file").read_text() == "new"
+    assert fork_mounts(work) == []
+    listed = json.loads(succeed(run(work, "list", "--json")).stdout)["checkpoints"]
+    (there,) = [found for found in listed if str(found["id"]) == before]
+    assert [each["exit_code"] for each in there["runs"]] == [7]
+
+
+def test_what_ended_well_is_taken_and_can_be_undone(work: Workspace) -> None:
+    (work.path / "ignored").mkdir()
+    (work.path / "ignored/unsaved").write_text("unsaved")
+    script = "cat ignored/unsaved; echo changed > ignored/unsaved; echo new > new"
+    done = run(work, "try", "--yes-if-ok", "--", "sh", "-c", script)
+    assert (done.returncode, done.stdout) == (0, "unsaved")
+    assert "merged: 1 added, 1 modified" in done.stderr
+    assert (work.path / "new").read_text() == "new\n"
+    assert (work.path / "ignored/unsaved").read_text() == "changed\n"
+    succeed(run(work, "undo", "--force"))
+    assert not (work.path / "new").exists()
+    assert (work.path / "ignored/unsaved").read_text() == "unsaved"
+
+
+def test_what_failed_leaves_the_workspace_alone_and_is_kept(work: Workspace) -> None:
+    (work.path / "file").write_text("mine")
+    done = run(
+        work, "try", "--yes-if-ok", "--json", "--", "sh", "-c", "rm -rf *; echo a > b; exit 3"
+    )
+    assert done.returncode == 3
+    record = json.loads(done.stderr)
+    assert (record["decision"], record["merged"]) == ("drop", False)
+    assert (work.path / "file").read_text() == "mine"
+    kept = work.path / ".checkpoints" / str(record["checkpoint"])
+    assert os.listdir(kept) == ["b"]
+
+
+def test_what_changed_meanwhile_in_the_same_place_is_not_overwritten(work: Workspace) -> None:
+    (work.path / "file").write_text("base\n")
+    began, go_on = work.path.parent / "began", work.path.parent / "go-on"
+    script = f"echo theirs > file; touch {began}; while ! test -e {go_on}; do sleep 0.05; done"
+    words = ["try", "-w", str(work.path), "--yes-if-ok", "--", "sh", "-c", script]
+    process = start(work, *words)
+    wait_until(began.exists, "the command runs")
+    (work.path / "file").write_text("ours\n")
+    go_on.touch()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 90
+    assert "Nothing was merged" in said
+    assert (work.path / "file").read_text() == "ours\n"
+
+
+def test_the_best_of_a_race_is_taken_and_the_others_are_kept(work: Workspace) -> None:
+    (work.path / "file").write_text("base")
+    words = ("sh", "-c", "echo $((CKPTFS_ATTEMPT * 10)) > score")
+    options = ("-n", "3", "--score", "cat score", "--take", "best", "--json")
+    done = succeed(run(work, "race", *options, "--", *words))
+    record = json.loads(done.stdout)
+    assert [found["score"] for found in record["attempts"]] == [30.0, 20.0, 10.0]
+    assert record["taken"] == 3
+    assert (work.path / "score").read_text() == "30\n"
+    loser = record["attempts"][-1]["checkpoint"]
+    assert (work.path / ".checkpoints" / str(loser) / "score").read_text() == "10\n"
+    assert fork_mounts(work) == []
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_the_first_bad_checkpoint_is_found_and_remembered(work: Workspace, jobs: str) -> None:
+    numbers = []
+    for number in range(8):
+        (work.path / "number").write_text(f"{number}\n")
+        numbers.append(save(work))
+    words = ("--", "sh", "-c", "test $(cat number) -lt 5")
+    asked = ("bisect", "run", "--from", numbers[0], "--to", numbers[-1], "-j", jobs, "--json")
+    first = json.loads(succeed(run(work, *asked, *words)).stdout)
+    assert first["checkpoints"] == [int(numbers[5])]
+    assert first["run_count"] <= 6
+    again = json.loads(succeed(run(work, *asked, *words)).stdout)
+    assert (again["checkpoints"], again["run_count"]) == (first["checkpoints"], 0)
+    assert (work.path / "number").read_text() == "7\n"
+
+
+def test_what_passes_everywhere_cannot_be_searched(work: Workspace) -> None:
+    for text in "ab":
+        (work.path / "file").write_text(text)
+        save(work)
+    done = run(work, "bisect", "run", "--", "true")
+    assert done.returncode == 2
+    assert "the command does not fail (good)" in done.stderr
+
+
+def test_a_fork_that_a_killed_daemon_left_is_cleared_by_the_next(work: Workspace) -> None:
+    (work.path / "file").write_text("kept")
+    save(work)
+    process = start(work, "exec", "-w", str(work.path), "latest", "--", "sleep", "60")
+    wait_until(lambda: len(fork_mounts(work)) == 1, "the fork is mounted")
+    work.kill()
+    process.terminate()
+    process.communicate(timeout=60)
+    succeed(work.cli("umount", work.path))
+    work.mount()
+    wait_until(lambda: fork_mounts(work) == [], "what was left is cleared")
+    assert (work.path / "file").read_text() == "kept"
+    succeed(run(work, "check"))
+
+
+def test_a_process_that_is_left_behind_loses_the_fork_only(work: Workspace) -> None:
+    save(work)
+    pid = work.path.parent / "pid"
+    script = f"sleep 60 > /dev/null 2>&1 & echo $! > {pid}"
+    succeed(run(work, "exec", "latest", "--", "sh", "-c", script))
+    assert fork_mounts(work) == []
+    (work.path / "after").write_text("written")
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("verb", [["try"], ["exec", "latest"], ["race"], ["bisect", "run"]])
+def test_a_command_has_to_be_named(work: Workspace, verb: list[str]) -> None:
+    done = run(work, *verb)
+    assert done.returncode == 2
+    assert f"Cannot {verb[0]}: name the command behind `--`." in done.stderr
+
+
+@pytest.mark.needs_root
+def test_a_user_without_rights_tries_and_looks_back_too() -> None:
+    script = (
+        USER
+        + r"""
+    chown 65534 work store; rmdir store
+    user() { $as_user $stage/python -m ckptfs "$@"; }
+    echo old > work/file; chown 65534 work/file
+    user mount $W --store $stage/home/store --no-write-back >/dev/null
+    user save -w $W >/dev/null 2>&1 || true
+    user exec -w $W latest -- sh -c "cat $W/file; id -u; echo lost > $W/file" 2>&1
+    user try -w $W --yes-if-ok -- sh -c "echo new > $W/file" 2>/dev/null
+    $as_user cat $W/file
+    user umount $W >/dev/null
+    """
+    )
+    assert said(script) == ["old", "65534", "new"]
