@@ -100,6 +100,8 @@ class Planner:
         #: Directories of ours that go, and names of theirs that came.
         self._removed: set[Ino] = set()
         self._came: set[Place] = set()
+        #: Directories of the base that we moved, and that stay though they removed them.
+        self._kept: set[bytes] = set()
         #: Pairs of files that were decided, for those with several names.
         self._compared: set[tuple[Ino, Ino]] = set()
         #: Directories that became something else, to be decided when it is known what goes.
@@ -424,13 +426,15 @@ class Planner:
 
     def _deleted(self, change: Change, source: bytes) -> None:
         ours = self._ours_of(source)
-        if ours.inode is None or change.old is None:
+        if ours.inode is None or change.old is None or is_within(source, self._kept):
             return
         if change.old.is_dir != ours.inode.is_dir:
             return  # we have put something else there
-        if ours.kinds and not ours.inode.is_dir:
+        if RENAMED in ours.kinds if ours.inode.is_dir else ours.kinds:
             conflict = Conflict(ours.path, DELETED_THERE, ours.inode, None, change.old)
             if self._resolve(conflict) != THEIRS:
+                if ours.inode.is_dir:
+                    self._kept.add(source)
                 return
         self._remove(ours)
 

@@ -344,6 +344,24 @@ def test_what_they_deleted_and_we_changed_is_a_conflict(
     assert set(lines.tree()) == left
 
 
+@pytest.mark.parametrize(
+    ("resolution", "left"),
+    [(OURS, {b"new", b"new/file"}), (THEIRS, set()), (MARKERS, {b"new", b"new/file"})],
+)
+def test_a_directory_that_they_deleted_and_we_moved_is_a_conflict(
+    lines: Lines, resolution: str, left: set[bytes]
+) -> None:
+    lines.edits.mkdir("old")
+    lines.edits.put("old/file", b"old")
+    lines.part()
+    lines.edits.remove("old")
+    lines.come_back()
+    lines.edits.move("old", "new")
+    assert lines.kinds() == {(b"new", "deleted there")}
+    lines.merge(resolution)
+    assert set(lines.tree()) == left
+
+
 @pytest.mark.parametrize(("resolution", "name"), [(OURS, b"ours"), (THEIRS, b"theirs")])
 def test_two_new_names_for_one_file_are_a_conflict(
     lines: Lines, resolution: str, name: bytes
