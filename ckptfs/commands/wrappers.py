@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ckptfs.commands.words import (
     CONTROL,
@@ -114,6 +114,34 @@ def _program_of(command: Simple) -> str:
     if isinstance(inside := _inside(command.values, at), str):
         return first_program(unwrapped_text(inside))
     return program_name(command.values[at]).rstrip(":")
+
+
+def commands_in(text: str) -> Iterator[Sequence[str]]:
+    """The words of each command that a text runs, behind assignments and wrappers; and of what an
+    interpreter or a runner is given to run the same, from there on."""
+    for command in simple_commands(tokens(text)):
+        at = command_at(command.values)
+        words: Sequence[str] = command.values[at:]
+        if words and isinstance(inside := _inside(command.values, at), str):
+            yield from commands_in(unwrapped_text(inside))
+        while words:
+            words = [program_name(words[0]), *words[1:]]
+            yield words
+            words = _given(words)
+
+
+def _given(words: Sequence[str]) -> Sequence[str]:
+    """What `python -m pytest`, `npx jest` and `uv run pytest` run."""
+    rest = words[1:]
+    if rest[:1] and rest[0] in ("run", "exec"):
+        rest = rest[1:]
+    elif not _GIVES.fullmatch(words[0]):
+        return ()
+    return rest[next((at for at, word in enumerate(rest) if word[:1] != "-"), len(rest)) :]
+
+
+#: Programs whose first operand is a program.
+_GIVES = re.compile(r"(python|pypy|node|ruby|perl|bash|sh|npx|bunx|uvx)[0-9.]*")
 
 
 def _is_assignment(word: str) -> bool:

@@ -248,9 +248,9 @@ class TreeMoved(WorkspaceError):
     kind = "tree-moved"
     exit_code = 46
 
-    def __init__(self) -> None:
+    def __init__(self, verb: str = "restore") -> None:
         super().__init__(
-            "Cannot restore: the workspace changed since the dry run, or the token is of none. "
+            f"Cannot {verb}: the workspace changed since the dry run, or the token is of none. "
             "Nothing was changed.",
             hint="Run it with --dry-run again and look at what it would do now.",
         )

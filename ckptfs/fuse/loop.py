@@ -120,10 +120,14 @@ class _Others(trio.abc.Instrument):
             self._turns = 3
             self._leave_client()
 
-    def at_work(self, waiting: trio.lowlevel.Task) -> bool:
-        """To be asked once a turn."""
+    def count_turn(self, waiting: trio.lowlevel.Task) -> None:
+        """The waiting task has another turn."""
         self._waiting = waiting
         self._turns -= self._turns > 0
+
+    @property
+    def at_work(self) -> bool:
+        """Then requests are answered, but not waited for."""
         return self._turns > 0
 
 
@@ -161,8 +165,6 @@ class RequestWaiter:
         self._fd = self._calls = -1
         self._turn_ns = 0
         self._others: _Others
-        #: Whether others are at work: then requests are answered, but not waited for.
-        self._busy = False
         #: Readable while any mount has a request, once there is more than one.
         self._any: select.epoll | None = None
         #: Ends a sleep for the mounts that there were when it began.
@@ -190,7 +192,7 @@ class RequestWaiter:
         """Whether a request for pyfuse3 comes before it is another task's turn."""
         server = self._server
         turn_ns = self._turn_ns + YIELD_NS
-        spin_ns = 0 if self._busy else SPIN_NS
+        spin_ns = 0 if self._others.at_work else SPIN_NS
         if server is not None and server.hooked():
             outcome: int = server.serve(fd, spin_ns, turn_ns, self._calls)
             if outcome == server.ENDED:
@@ -208,7 +210,7 @@ class RequestWaiter:
         while not poll(0):
             now = monotonic_ns()
             if now > deadline:
-                if not self._busy and now < turn_ns:
+                if not self._others.at_work and now < turn_ns:
                     self._both((turn_ns - now) / 1_000_000)  # rounded up to a millisecond
                 return bool(poll(0))
         return True
@@ -229,7 +231,7 @@ class RequestWaiter:
                     await trio.lowlevel.wait_readable(self._any or fd)
             else:
                 await trio.lowlevel.checkpoint()
-            self._busy = self._others.at_work(task)
+            self._others.count_turn(task)
             # The descriptor blocks, and a read that finds nothing would hold the interpreter:
             # after trio's word it is looked at again.
             self._turn_ns = monotonic_ns()

@@ -116,7 +116,8 @@ def plan_merge(
     fs.flush()
     base = base_of(fs.store, fs.head.epoch, theirs.epoch)
     view = empty_view() if base == NO_EPOCH else view_or_empty(fs, base)
-    return Planner(fs, view, fs.view_of(theirs.epoch), decide, labels, paths).make()
+    beside = b"%d" % theirs.id
+    return Planner(fs, view, fs.view_of(theirs.epoch), decide, labels, beside, paths).make()
 
 
 def token_for(fs: Filesystem, theirs: Checkpoint, paths: Sequence[bytes] = ()) -> str:

@@ -34,7 +34,7 @@ from ckptfs.history.merge_steps import (
     Rewrite,
 )
 from ckptfs.history.paths import ROOT_PATH, is_within, seek
-from ckptfs.model import ROOT_INO, Ino, Inode, Place
+from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode, Place
 from ckptfs.store import View
 from ckptfs.textdiff import TEXT_MAX
 
@@ -75,6 +75,7 @@ class Planner:
         theirs: View,
         decide: Decide,
         labels: textmerge.Labels,
+        beside: bytes,
         paths: Iterable[bytes] = (),
     ) -> None:
         self._fs = fs
@@ -82,6 +83,7 @@ class Planner:
         self._head = fs.head.bare
         self._decide = decide
         self._labels = labels
+        self._beside = beside
         self._paths = set(paths)
         self.plan = MergePlan()
         trees = [TreeReader(fs.store, view) for view in (self._base, self._head, self._theirs)]
@@ -90,17 +92,19 @@ class Planner:
         self._to_ours = Partners(self._base_tree, self._our_tree)
         #: What we changed, by its path in the base.
         self._mine: dict[bytes, Change] = {}
-        #: Directories of theirs and what they are in the result.
-        self._directories: dict[Ino, Directory] = {ROOT_INO: Directory(ROOT_INO)}
+        #: Directories of theirs and what they are in the result; None is nothing.
+        self._directories: dict[Ino, Directory | None] = {ROOT_INO: Directory(ROOT_INO)}
         #: Names of ours that the plan frees, and those that it takes.
         self._freed: set[Place] = set()
         self._taken: set[tuple[Directory, bytes]] = set()
         #: Directories of ours that go, and names of theirs that came.
         self._removed: set[Ino] = set()
         self._came: set[Place] = set()
+        #: Directories of the base that we moved, and that stay though they removed them.
+        self._kept: set[bytes] = set()
         #: Pairs of files that were decided, for those with several names.
         self._compared: set[tuple[Ino, Ino]] = set()
-        #: What became something else, to be decided when it is known what goes.
+        #: Directories that became something else, to be decided when it is known what goes.
         self._of_another_type: list[tuple[Change, _Ours, Inode]] = []
 
     def make(self) -> MergePlan:
@@ -112,7 +116,8 @@ class Planner:
             for change in ours
             if change.source is not None and not change.only_times
         }
-        for change in interrupts.checked(wanted):
+        # What became a directory comes before what they moved into it.
+        for change in interrupts.checked(sorted(wanted, key=lambda each: TYPE not in each.kinds)):
             if change.source is not None and change.new is not None:
                 self._altered(change, change.source, change.new)
         for change in interrupts.checked(wanted):
@@ -178,7 +183,10 @@ class Planner:
                 self._bring_back(change.path, theirs)
             return
         if TYPE in change.kinds or TYPE in ours.kinds:
-            self._of_another_type.append((change, ours, theirs))
+            if ours.inode.is_dir:
+                self._of_another_type.append((change, ours, theirs))
+            else:
+                self._retyped(change, ours, theirs)
             return
         if RENAMED in change.kinds:
             self._renamed(change, ours, theirs)
@@ -247,6 +255,10 @@ class Planner:
                 if self._leads_into_itself(move):
                     conflict = Conflict(self._path_of(move), RENAMED_BOTH, move.inode, None, None)
                     self._unmove(move, conflict)
+                    settled = False
+                    continue
+                if self._is_barred(move.to, move.name, move.inode, move.path):
+                    self._keep_place(move)
                     settled = False
                     continue
                 occupant = self._occupant(move.to, move.name)
@@ -414,13 +426,15 @@ class Planner:
 
     def _deleted(self, change: Change, source: bytes) -> None:
         ours = self._ours_of(source)
-        if ours.inode is None or change.old is None:
+        if ours.inode is None or change.old is None or is_within(source, self._kept):
             return
         if change.old.is_dir != ours.inode.is_dir:
             return  # we have put something else there
-        if ours.kinds and not ours.inode.is_dir:
+        if RENAMED in ours.kinds if ours.inode.is_dir else ours.kinds:
             conflict = Conflict(ours.path, DELETED_THERE, ours.inode, None, change.old)
             if self._resolve(conflict) != THEIRS:
+                if ours.inode.is_dir:
+                    self._kept.add(source)
                 return
         self._remove(ours)
 
@@ -480,14 +494,18 @@ class Planner:
 
     def _is_barred(self, to: Directory, name: bytes, theirs: Inode, path: bytes) -> bool:
         """Whether something that is kept out of history has the name."""
-        if to.is_new or self._fs.head.excluded is None:
-            return False
-        found = self._fs.seek(self._fs.head, to.ino, name)
-        if found is None or not self._fs.is_excluded(found.ino):
+        found = self._excluded(to, name)
+        if found is None:
             return False
         self.plan.conflicts.append(Conflict(path, EXCLUDED, found, theirs, None))
         self.plan.resolutions.append(OURS)
         return True
+
+    def _excluded(self, to: Directory, name: bytes) -> Inode | None:
+        if to.is_new or self._fs.head.excluded is None:
+            return None
+        found = self._fs.seek(self._fs.head, to.ino, name)
+        return found if found is not None and self._fs.is_excluded(found.ino) else None
 
     def _make(
         self, theirs: Inode, to: Directory, name: bytes, path: bytes, text: bytes | None = None
@@ -510,10 +528,10 @@ class Planner:
     def _free_name(self, to: Directory, name: bytes) -> bytes:
         number = 0
         while True:
-            mark = b"~" + self._labels.theirs.replace(b"/", b"_")
-            mark += b"%d" % number if number else b""
-            found = name[: 255 - len(mark)] + mark
-            if self._occupant(to, found) is None and (to, found) not in self._taken:
+            mark = b"~" + self._beside + (b"~%d" % number if number else b"")
+            found = name[: NAME_MAX - len(mark)] + mark
+            taken = (to, found) in self._taken or self._occupant(to, found) is not None
+            if not taken and self._excluded(to, found) is None:
                 return found
             number += 1
 
@@ -533,7 +551,6 @@ class Planner:
         """What a directory of theirs is in the result; one that ours lacks is made. None if
         something of ours is in its place and stays."""
         chain: list[Inode] = []
-        found: Directory | None = None
         while ino not in self._directories:
             base = self._to_base.of(ino)
             here = None if base is None else self._to_ours.of(base)
@@ -547,14 +564,14 @@ class Planner:
             ino = inode.parent
         found = self._directories[ino]
         for inode in reversed(chain):
-            found = self._make_directory(inode, found)
-            if found is None:
-                return None
+            found = None if found is None else self._make_directory(inode, found)
             self._directories[inode.ino] = found
         return found
 
     def _make_directory(self, inode: Inode, to: Directory) -> Directory | None:
         path = self._their_tree.path((inode.parent, inode.name))
+        if self._is_barred(to, inode.name, inode, path):
+            return None
         occupant = self._occupant(to, inode.name)
         if occupant is not None and occupant.is_dir:
             return Directory(occupant.ino)

@@ -8,13 +8,17 @@ have been exchanged.
 from __future__ import annotations
 
 import errno
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
+from ckptfs.fs.inodes import without_set_id
 from ckptfs.fs.ranges import Spot
-from ckptfs.history.diff.changed import MODE, OWNER, XATTR, Changed
+from ckptfs.history.diff.changed import MODE, MODIFIED, OWNER, XATTR, Changed, differences
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, Place
 from ckptfs.store import View
 
@@ -124,8 +128,31 @@ class MergePlan:
 
 # -- carrying them out -----------------------------------------------------------------------------
 
+
+@contextmanager
+def _named(path: bytes) -> Iterator[None]:
+    """Have an error say which path it is about."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or path
+        raise
+
+
 #: A directory in the root for what is on its way to another name; gone at the end.
 _ASIDE = b".ckptfs-merge"
+
+
+#: What makes more of a program than its owner's rights to it.
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+_CAPABILITY = b"security.capability"
+
+
+class _Rights(NamedTuple):
+    uid: int
+    gid: int
+    set_id: int
+    capability: bytes
 
 
 class Carrier:
@@ -140,22 +167,29 @@ class Carrier:
         self._copied: dict[Ino, Ino] = {}
 
     def carry_out(self, plan: MergePlan) -> None:
+        touched = self._touched(plan)
         for rewrite in interrupts.checked(plan.rewrites):
             self._rewrite(rewrite)
         for describe in interrupts.checked(plan.describes):
             self._describe(describe)
+        for ino, allowed in touched.items():
+            if self._rights(self._fs.head, ino) not in allowed:
+                self._drop_rights(ino)
         aside = self._move_aside(plan.moves)
         self._remove_all(plan.removes)
         directories = [make for make in plan.makes if make.inode.is_dir]
         for make in directories:
-            self._make_directory(make)
+            with _named(make.path):
+                self._make_directory(make)
         for number, move in enumerate(plan.moves):
-            self._place(move, (aside, b"%d" % number))
+            with _named(move.path):
+                self._place(move, (aside, b"%d" % number))
         if plan.moves:
             self._fs.rmdir(self._fs.head, ROOT_INO, self._aside_name)
         for make in interrupts.checked(plan.makes):
             if not make.inode.is_dir:
-                self._make_file(make)
+                with _named(make.path):
+                    self._make_file(make)
         for make in directories:
             self._set_attributes(self._made[make.inode.ino], make.inode)
 
@@ -217,6 +251,7 @@ class Carrier:
                 self._copied[like.ino] = made.ino
             else:
                 self._overwrite(made.ino, make.text)
+                self._drop_rights(made.ino)
             self._stamp(made.ino)
         self._note((to, make.name))
 
@@ -268,6 +303,43 @@ class Carrier:
         if XATTR in step.aspects:
             self._set_xattrs(step.ours.ino, theirs.ino)
         self._changed.inodes.add(step.ours.ino)
+
+    # -- rights -----------------------------------------------------------------------------------
+    #
+    # Owner, set-id bits, capabilities and bytes belong together: set-id bits that a user gave his
+    # own program must not come to stand on a file that is root's by now, nor root's on his bytes.
+
+    def _touched(self, plan: MergePlan) -> dict[Ino, list[_Rights]]:
+        """The files that change, each with the rights that its bytes will have on one side."""
+        bare = self._fs.head.bare
+        found: dict[Ino, list[_Rights]] = {}
+        for describe in plan.describes:
+            ours, theirs = describe.ours, describe.theirs
+            if ours.is_file:
+                found[ours.ino] = [self._rights(bare, ours.ino)]
+                if MODIFIED not in differences(self._fs, bare, ours, self._theirs, theirs):
+                    found[ours.ino].append(self._rights(self._theirs, theirs.ino))
+        for rewrite in plan.rewrites:
+            whose = [self._rights(self._theirs, rewrite.theirs.ino)] if rewrite.text is None else []
+            found[rewrite.ours.ino] = whose
+        return found
+
+    def _rights(self, view: View, ino: Ino) -> _Rights:
+        fs = self._fs
+        inode = fs.getattr(view, ino)
+        has_capability = fs.store.xattrs_used and _CAPABILITY in fs.listxattr(view, ino)
+        capability = fs.getxattr(view, ino, _CAPABILITY) if has_capability else b""
+        return _Rights(inode.uid, inode.gid, inode.mode & _SET_ID, capability)
+
+    def _drop_rights(self, ino: Ino) -> None:
+        """What a write does to them."""
+        fs = self._fs
+        rights = self._rights(fs.head, ino)
+        if rights.set_id:
+            mode = without_set_id(fs.getattr(fs.head, ino).mode)
+            fs.setattr(fs.head, ino, Attributes(mode=mode))
+        if rights.capability:
+            fs.removexattr(fs.head, ino, _CAPABILITY)
 
     def _set_attributes(self, ino: Ino, like: Inode) -> None:
         fs = self._fs

@@ -334,15 +334,15 @@ class Verdicts:
         by_line: dict[int, list[Checkpoint]] = {}
         for item in self.open:
             by_line.setdefault(item.fork, []).append(item)
-        counts = Counter(item.fork for item in self._all if self._takes_place(item))
+        counts = Counter(item.fork for item in self._taking_places())
         for line, mine in by_line.items():
             self._limit_line(mine, counts[line], is_precious)
         left = {item.id for mine in by_line.values() for item in mine}
         self.open = [item for item in self.open if item.id in left]
 
-    def _takes_place(self, item: Checkpoint) -> bool:
-        is_kept = self.found[item.id][0]
-        return is_kept and item.id not in self._protected and item.id not in self.demoted
+    def _taking_places(self) -> Iterator[Checkpoint]:
+        free = self._protected.union(self.demoted)
+        return (item for item in self._all if self.found[item.id][0] and item.id not in free)
 
     def _limit_line(
         self, mine: list[Checkpoint], kept: int, is_precious: Callable[[Checkpoint], bool]

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from ckptfs.commands.wrappers import commands_in, program_name
 from ckptfs.history.checkpoints import Checkpoint, Run, describe
 from ckptfs.model import Clock
 from ckptfs.store import Store
@@ -44,10 +45,13 @@ def newest_passed(known: Iterable[Checkpoint], name: str = "") -> Checkpoint | N
 
 
 def _is_called(run: Run, name: str) -> bool:
-    """Whether a command is one of that name: the name is a word of it, perhaps behind a directory,
-    or begins it."""
-    words = [word.rpartition("/")[2] for word in run.command.split()]
-    return name in words or run.command == name or run.command.startswith(name + " ")
+    """Whether a command runs the program of that name, or begins with these words. `pip install
+    pytest` does not run pytest."""
+    first, *rest = name.split()
+    wanted = [program_name(first), *rest]
+    if not all(word in run.command for word in wanted):
+        return False
+    return any(list(words[: len(wanted)]) == wanted for words in commands_in(run.command))
 
 
 # -- what an agent's tools run ---------------------------------------------------------------------
@@ -90,7 +94,7 @@ def exit_code_of(result: str) -> int | None:
     if not result.startswith("failed"):
         return None
     code = result.removeprefix("failed").strip(" ()")
-    return int(code) if code.lstrip("-").isdecimal() else 1
+    return int(code) if code.removeprefix("-").isdecimal() else 1
 
 
 _tool_runs: WeakKeyDictionary[Store, ToolRuns] = WeakKeyDictionary()

@@ -178,13 +178,13 @@ def paths_known(verb: str, reason: str, named: bytes = b"") -> Iterator[None]:
 
 
 @contextmanager
-def nothing_in_the_way() -> Iterator[None]:
-    """Turn what stands in the way of a restore by paths into the error to show."""
+def nothing_in_the_way(verb: str = "restore") -> Iterator[None]:
+    """Turn what stands in the way of a restore by paths, or a merge, into the error to show."""
     try:
         yield
     except (FileExistsError, NotADirectoryError) as error:
         reason = str(error.strerror)
-        raise PathUnknown(error.filename or b"", reason, verb="restore") from error
+        raise PathUnknown(error.filename or b"", reason, verb=verb) from error
 
 
 # -- state documents -------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ckptfs import history, interrupts
 from ckptfs.errors import TreeMoved, UsageError
 from ckptfs.history import Cause, Changed, Checkpoint, merge, merge_steps
+from ckptfs.history.merge_plan import EXCLUDED
 from ckptfs.history.merge_steps import Conflict, MergePlan
 from ckptfs.service import wire
 from ckptfs.service.arguments import JsonObject, given, nothing_in_the_way, paths_known
@@ -60,6 +61,11 @@ class Merging:
     def _resolve(self, conflict: Conflict) -> str:
         return self._by_path.get(conflict.path, self._resolution)
 
+    def settles(self, plan: MergePlan) -> bool:
+        """Whether a plan that changes nothing says all the same what is not to be asked again:
+        that in every conflict ours stays."""
+        return not self._paths and any(each.kind != EXCLUDED for each in plan.conflicts)
+
     def carry_out(self, plan: MergePlan, cause: Cause | None) -> Merged:
         service, changed = self._service, Changed(set(), set())
         # First: also if it fails, the kernel has to hear of it.
@@ -98,12 +104,12 @@ def do_merge(
     merging = Merging(call.service, source, paths, resolution, resolutions)
     with interrupts.stoppable():
         if token and merging.token != token:
-            raise TreeMoved
+            raise TreeMoved("merge")
         plan = merging.plan()
         found = _planned(merging, plan)
-    if dry_run or plan.unresolved or not plan:
+    if dry_run or plan.unresolved or not (plan or merging.settles(plan)):
         return found
-    with nothing_in_the_way():
+    with nothing_in_the_way("merge"):
         done = merging.carry_out(plan, call.cause)
     return found | {
         "changed": True,

@@ -178,12 +178,12 @@ def run(
     call = Call(service, cause, on_progress)
     if verb.in_thread:
         return _carry_out(verb, call, values)
-    with service.acting(cause):
-        if not verb.reads(values):
-            return _carry_out(verb, call, values)
+    if verb.reads(values):  # without an author, who would be noted in the store
         service.fs.flush()
         with interrupts.stoppable():
             return _carry_out(verb, call, values)
+    with service.acting(cause):
+        return _carry_out(verb, call, values)
 
 
 def _carry_out(verb: Verb, call: Call, values: Mapping[str, Any]) -> JsonObject:

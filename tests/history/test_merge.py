@@ -292,7 +292,10 @@ def test_what_is_no_text_is_never_marked_up(lines: Lines) -> None:
     work.put("image", b"\0ours")
     assert lines.kinds() == {(b"image", "binary")}
     lines.merge(MARKERS)
-    assert (lines.text(b"image"), lines.text(b"image~theirs")) == (b"\0ours", b"\0theirs")
+    assert (lines.text(b"image"), lines.text(b"image~%d" % lines.theirs.id)) == (
+        b"\0ours",
+        b"\0theirs",
+    )
 
 
 def test_two_files_of_one_name_conflict_unless_they_are_alike(lines: Lines) -> None:
@@ -337,6 +340,24 @@ def test_what_they_deleted_and_we_changed_is_a_conflict(
     lines.come_back()
     lines.edits.put("file", b"ours")
     assert lines.kinds() == {(b"file", "deleted there")}
+    lines.merge(resolution)
+    assert set(lines.tree()) == left
+
+
+@pytest.mark.parametrize(
+    ("resolution", "left"),
+    [(OURS, {b"new", b"new/file"}), (THEIRS, set()), (MARKERS, {b"new", b"new/file"})],
+)
+def test_a_directory_that_they_deleted_and_we_moved_is_a_conflict(
+    lines: Lines, resolution: str, left: set[bytes]
+) -> None:
+    lines.edits.mkdir("old")
+    lines.edits.put("old/file", b"old")
+    lines.part()
+    lines.edits.remove("old")
+    lines.come_back()
+    lines.edits.move("old", "new")
+    assert lines.kinds() == {(b"new", "deleted there")}
     lines.merge(resolution)
     assert set(lines.tree()) == left
 
@@ -388,7 +409,7 @@ def test_a_file_that_became_a_directory_there_and_changed_here(
     else:
         assert tree[b"it"][2] == b"ours"
     if resolution == MARKERS:
-        assert tree[b"it~theirs/file"][2] == b"theirs"
+        assert tree[b"it~%d/file" % lines.theirs.id][2] == b"theirs"
 
 
 # -- again, and back -------------------------------------------------------------------------------
@@ -495,3 +516,78 @@ def test_random_lines_are_merged(lines: Lines, seed: int) -> None:
     assert entry is not None
     take_back(work.fs, entry, "undo", changed=Changed(set(), set()))
     assert lines.tree() == ours
+
+
+def test_what_they_moved_into_a_directory_that_was_a_link_is_no_conflict(lines: Lines) -> None:
+    lines.edits.symlink(b"c", b"elsewhere")
+    lines.edits.put(b"d", b"moved")
+    lines.part()
+    lines.edits.remove(b"c")
+    lines.edits.mkdir(b"c")
+    lines.edits.move(b"d", b"c/d")
+    lines.come_back()
+    assert not lines.kinds()
+    lines.merge()
+    assert lines.tree() == lines.tree(lines.edits.fs.view_of(lines.theirs.epoch))
+
+
+def test_a_directory_of_theirs_that_is_a_file_here_is_one_conflict(lines: Lines) -> None:
+    lines.part()
+    lines.edits.mkdir(b"it")
+    for name in (b"it/a", b"it/b", b"it/c"):
+        lines.edits.put(name, b"theirs")
+    lines.come_back()
+    lines.edits.put(b"it", b"ours")
+    assert [found.path for found in lines.plan().conflicts] == [b"it"]
+
+
+# -- rights ----------------------------------------------------------------------------------------
+
+
+def run_by(lines: Lines, path: bytes) -> tuple[int, int, bytes]:
+    """Who owns a program, its mode, and its bytes."""
+    inode = lines.edits.at(path)
+    return inode.uid, stat.S_IMODE(inode.mode), lines.text(path)
+
+
+@pytest.mark.parametrize("changes_bytes", [False, True])
+def test_set_id_bits_of_theirs_never_meet_an_owner_of_ours(
+    lines: Lines, changes_bytes: bool
+) -> None:
+    lines.edits.put(b"program", b"base")
+    lines.edits.change(b"program", uid=1000, mode=0o755)
+    lines.part()
+    if changes_bytes:
+        lines.edits.put(b"program", b"theirs")
+    lines.edits.change(b"program", mode=0o4755)
+    lines.come_back()
+    lines.edits.change(b"program", uid=0)
+    lines.merge()
+    assert run_by(lines, b"program") == (0, 0o755, b"theirs" if changes_bytes else b"base")
+
+
+def test_set_id_bits_of_ours_never_meet_bytes_of_theirs(lines: Lines) -> None:
+    lines.edits.put(b"program", numbered())
+    lines.edits.fs.setxattr(lines.edits.fs.head, lines.edits.at(b"program").ino, b"user.a", b"a")
+    lines.part()
+    lines.edits.put(b"program", numbered((1, b"theirs\n")))
+    lines.come_back()
+    ino = lines.edits.at(b"program").ino
+    lines.edits.change(b"program", mode=0o4755)
+    lines.edits.fs.setxattr(lines.edits.fs.head, ino, b"security.capability", b"all")
+    lines.merge()
+    assert run_by(lines, b"program") == (0, 0o755, numbered((1, b"theirs\n")))
+    assert lines.edits.fs.listxattr(lines.edits.fs.head, ino) == [b"user.a"]
+
+
+def test_a_program_that_is_theirs_as_a_whole_keeps_its_set_id_bits(lines: Lines) -> None:
+    lines.edits.put(b"built", b"base", mode=0o4755)
+    lines.edits.put(b"described", b"same")
+    lines.part()
+    lines.edits.put(b"built", b"theirs")
+    lines.edits.change(b"described", uid=7, mode=0o4755)
+    lines.come_back()
+    lines.edits.put(b"other", b"ours")
+    lines.merge()
+    assert run_by(lines, b"built") == (0, 0o4755, b"theirs")
+    assert run_by(lines, b"described") == (7, 0o4755, b"same")

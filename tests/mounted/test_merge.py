@@ -140,3 +140,34 @@ def test_git_finds_the_merged_tree_in_order(work: Workspace) -> None:
     ).stdout
     assert "1 file changed, 2 insertions(+), 2 deletions(-)" in shown
     assert subprocess.run([*git, "fsck", "--strict"], capture_output=True).returncode == 0
+
+
+def test_a_conflict_that_was_settled_for_ours_is_not_asked_again(work: Workspace) -> None:
+    write(work, text="base\n")
+    there = part(work, {"text": "theirs\n"}, {"text": "ours\n"})
+    assert merge(work, there).returncode == CONFLICT
+    assert succeed(merge(work, there, "--ours")).stdout.startswith(f"Merged {there}: 0 paths")
+    assert succeed(merge(work, there)).stdout.startswith("Nothing to merge")
+    assert (work.path / "text").read_text() == "ours\n"
+    succeed(work.cli("undo", "-w", work.path))
+    assert merge(work, there).returncode == CONFLICT
+
+
+def test_what_is_excluded_is_never_replaced(work: Workspace) -> None:
+    write(work, old="moved", image="\0base")
+    base = save(work)
+    (work.path / "old").rename(work.path / "new")
+    (work.path / "dir").mkdir()
+    write(work, image="\0theirs", **{"dir/file": "theirs"})
+    there = save(work)
+    succeed(work.cli("restore", base, "--force", "-w", work.path))
+    beside = f"image~{there}"
+    succeed(work.cli("config", "exclude.patterns", f"/new,/dir,/{beside}", "-w", work.path))
+    write(work, image="\0ours", new="precious", dir="precious", **{beside: "precious"})
+    done = json.loads(succeed(merge(work, there, "--markers", "--json")).stdout)
+    found = {(each["path"], each["kind"]) for each in done["conflicts"]}
+    assert found == {("new", "excluded"), ("dir", "excluded"), ("image", "binary")}
+    for name in ("new", "dir", beside):
+        assert (work.path / name).read_text() == "precious"
+    assert (work.path / "old").read_text() == "moved"
+    assert (work.path / f"{beside}~1").read_text() == "\0theirs"

@@ -465,10 +465,11 @@ def test_a_task_that_waits_for_the_lock_is_none_at_work() -> None:
                 nursery.start_soon(second)
                 for _ in range(5):
                     await trio.lowlevel.checkpoint()
-                    others.at_work(trio.lowlevel.current_task())
+                    others.count_turn(trio.lowlevel.current_task())
             async with lock:  # the second was woken, and comes too late
                 await trio.lowlevel.checkpoint()
-                assert not others.at_work(trio.lowlevel.current_task())
+                others.count_turn(trio.lowlevel.current_task())
+                assert not others.at_work
             nursery.cancel_scope.cancel()
         trio.lowlevel.remove_instrument(others)
 

@@ -131,8 +131,9 @@ def test_nothing_is_written_to_the_store(work: Edits) -> None:
         return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
     before = digests()
+    caller = {"pid": os.getpid(), "command": "ckptfs"}
     for op, args in ASKED:
-        ask(work, op, args)
+        ask(work, op, args | caller)
     assert digests() == before
 
 

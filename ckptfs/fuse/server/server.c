@@ -166,7 +166,8 @@ PyDoc_STRVAR(
     "Reply to requests, those of the companions included, until one comes that is left to\n"
     "libfuse (LEFT), the mount of a companion ends (ENDED), or other tasks get their turn\n"
     "(TURN): the monotonic clock is past turn_ns, or while no request comes something can be\n"
-    "read from ``others``, a descriptor. Without spin_ns it does not wait.");
+    "read from ``others``, a descriptor. Without spin_ns it does not wait: other tasks are about\n"
+    "to run.");
 
 /* Whether a process seems to be in the middle of making a file, in any mount. */
 static int is_midway(const Server *leader)
@@ -249,6 +250,7 @@ static PyObject *serve(PyObject *self, PyObject *args)
         return NULL;
     }
     watch(server, descriptor);
+    server->waits.is_alone = spin_ns > 0;
     int has_memory = companions_begin_turn(server);
     if (has_memory) {
         outcome = serve_requests(server, spin_ns, turn_ns, others);

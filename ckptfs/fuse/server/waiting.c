@@ -18,6 +18,7 @@
 #include "server.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -72,10 +73,11 @@ static void weigh_session(int niceness)
     close(file);
 }
 
-/* A policy that the user has chosen stays. */
+/* A policy or a niceness that the user has chosen meanwhile stays. */
 static void raise_priority(Waits *waits)
 {
-    if (waits->is_raised || (sched_getscheduler(0) & ~SCHED_RESET_ON_FORK) != SCHED_OTHER)
+    if (waits->is_raised || (sched_getscheduler(0) & ~SCHED_RESET_ON_FORK) != SCHED_OTHER ||
+        getpriority(PRIO_PROCESS, 0) != waits->niceness)
         return;
     waits->is_raised = 1;
     if (!schedule_with(waits->niceness_raised, SLICE_NS))
@@ -89,7 +91,8 @@ static void lower_priority(Waits *waits)
     if (!waits->is_raised)
         return;
     waits->is_raised = 0;
-    schedule_with(waits->niceness, 0);
+    int niceness = getpriority(PRIO_PROCESS, 0);
+    schedule_with(niceness == waits->niceness_raised ? waits->niceness : niceness, 0);
     if (waits->has_session)
         weigh_session(waits->niceness);
 }
@@ -173,7 +176,7 @@ void stay_beside(Waits *waits, uint32_t pid, int64_t now_ns)
         return;
     if (now_ns - waits->looked_ns < LOOK_NS)
         return;
-    int cpu = look_around(waits, now_ns) ? cpu_of(pid) : -1;
+    int cpu = look_around(waits, now_ns) && waits->is_alone ? cpu_of(pid) : -1;
     if (cpu < 0)
         unbind_cpu(waits);
     else if (cpu != waits->bound && cpu < CPU_SETSIZE)
@@ -182,6 +185,7 @@ void stay_beside(Waits *waits, uint32_t pid, int64_t now_ns)
 
 void leave_client(Waits *waits, int64_t now_ns)
 {
+    waits->is_alone = 0;
     unbind_cpu(waits);
     if (now_ns - waits->looked_ns > PAUSE_NS)
         lower_priority(waits);

@@ -9,6 +9,7 @@
 
 typedef struct {
     int in_vain;        /* spins without a request, one after the other */
+    int is_alone;       /* no other task is about to run: what it starts would be bound, too */
     int bound;          /* the CPU that the thread is bound to, or -1 */
     cpu_set_t allowed;  /* those that it may run on otherwise */
     int64_t looked_ns;  /* when it was last looked whether the machine is crowded */
