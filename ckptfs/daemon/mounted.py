@@ -88,6 +88,9 @@ class UmountReplies:
         self._streams.append(stream)
         self._listening |= listening
 
+    def decide(self, *, write_back: bool, force: bool) -> None:
+        self.write_back, self.force = write_back, force
+
     def remove(self, stream: ReplyStream) -> None:
         self._streams.remove(stream)
         stream.close()
@@ -571,11 +574,14 @@ class Mounted:
             cut_off = await self._take_away(
                 connection.peer_pid, lazy=lazy, force=force, write_back=write_back
             )
+        except trio.Cancelled:
+            # The mount has ended before the unmount was seen to: `lifecycle` answers.
+            self._replies.decide(write_back=write_back, force=force)
+            raise
         except BaseException:
             self._replies.remove(stream)
             raise
-        self._replies.write_back = write_back
-        self._replies.force = force
+        self._replies.decide(write_back=write_back, force=force)
         if lazy and not cut_off:
             self._replies.remove(stream)
             runtime.update(self._plan.workspace, self._note._replace(state=runtime.DETACHED))

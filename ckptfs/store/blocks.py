@@ -353,9 +353,15 @@ class Blocks:
                 placed.append((key, offset, len(data)))
             offset += len(data)
         pack = self._add_pack(whole, frame, len(placed)) if placed else None
-        if pack is not None:
-            for key, start, length in placed:
-                self._put_in_place(key, CODEC_SLICE, pack + pack_slice(start, length))
+        if pack is None:
+            return
+        former = [
+            self._replace(key, CODEC_SLICE, pack + pack_slice(start, length))
+            for key, start, length in placed
+        ]
+        # At the end: a block may be there only because another one of these was kept by it.
+        for record in former:
+            self._release_bases(record)
 
     def _compress_alone(self, key: bytes, data: bytes) -> None:
         record = self._record(key)
@@ -379,9 +385,13 @@ class Blocks:
 
     def _put_in_place(self, key: bytes, codec_number: int, rest: bytes) -> None:
         """Keep a block in another way, which counts what it needs already."""
+        self._release_bases(self._replace(key, codec_number, rest))
+
+    def _replace(self, key: bytes, codec_number: int, rest: bytes) -> bytes:
+        """The same, but what it needed before is still counted; return the record that it had."""
         record = self._record(key)
         self._rewrite(key, block_header(codec_number, record[1]) + rest)
-        self._release_bases(record)
+        return record
 
     def detach(self, key: bytes) -> None:
         """Store a block that has a base without it, so that the base can go."""

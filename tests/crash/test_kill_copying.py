@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs.control.client import Client
+from ckptfs.errors import DaemonGone
 from tests.crash.harness import Trial
 from tests.support.mounting import HAVE_FUSE, Workspace, scratch
 from tests.support.waiting import wait_for_exit
@@ -95,8 +96,10 @@ class Stages(Workspace):
         """Let the daemon compact, and die at this stage; False if it has not so many."""
         assert self.pid is not None
         self._due.write_text(str(stage))
-        if self.cli("compact", "-w", self.path).returncode == 0:
+        done = self.cli("compact", "-w", self.path)
+        if done.returncode == 0:
             return False
+        assert done.returncode == DaemonGone.exit_code, done.stderr
         wait_for_exit(self.pid)
         self.pid = None
         return True

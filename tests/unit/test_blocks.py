@@ -11,7 +11,7 @@ from xxhash import xxh3_128_digest
 
 from ckptfs.fs import Filesystem
 from ckptfs.model import BLOCK_SIZE
-from ckptfs.store import Store, check
+from ckptfs.store import Store, check, codec
 from ckptfs.store.blocks import Buffer, CorruptBlock
 from ckptfs.store.format import CODEC_RAW, INLINE_MAX, block_header
 from tests.direct import find, get, new_filesystem, put
@@ -180,3 +180,18 @@ def test_a_write_that_finds_no_key_leaves_the_file_as_it_was(fs: Filesystem) -> 
         fs.write(fs.head, ino, 0, b"b" * BLOCK_SIZE)
     fs.store.blocks.digest = digest
     assert get(fs, b"a") == b"a" * BLOCK_SIZE
+
+
+def test_a_block_that_only_another_one_of_a_pack_needed_goes_with_its_need(store: Store) -> None:
+    blocks = store.blocks
+    text = b"".join(b"line %d of a text\n" % number for number in range(3000))
+    base, new = blocks.add(text), blocks.add(text.replace(b"17", b"seventeen"))
+    assert blocks.relate(new, base) and blocks.uses(base) == 2
+    blocks.release(base)  # the last version that had it is gone; the difference still needs it
+    members = [member for key in (new, base) if (member := blocks.member(key)) is not None]
+    whole = b"".join(member.data for member in members)
+    blocks.put_pack(members, whole, codec.compress_pack(whole))
+    assert not blocks.has(base)
+    assert bytes(blocks.read(new)) == text.replace(b"17", b"seventeen")
+    pack = blocks.pack_of(new)
+    assert pack is not None and blocks.uses(pack) == 1
