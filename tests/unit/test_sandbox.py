@@ -15,7 +15,7 @@ from ckptfs.service.arguments import OUTSIDE
 from ckptfs.service.verbs import SAME_PATHS, SANDBOX, VERBS
 
 #: What reaches beyond the workspace, or holds the mount itself still.
-REFUSED = {"export", "import", "backup", "umount", "freeze", "thaw"}
+REFUSED = {"export", "import", "backup", "umount", "freeze", "thaw", "scratch", "scratch_end"}
 
 
 def us(*, through_mount: bool = False) -> Peer:
