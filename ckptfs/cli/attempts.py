@@ -23,7 +23,7 @@ from ckptfs.cli import output
 from ckptfs.cli.inside import words_inside
 from ckptfs.cli.output import JsonObject
 from ckptfs.cli.run import supervise
-from ckptfs.cli.workspace import find_workspace
+from ckptfs.cli.workspace import find_workspace, this_command
 from ckptfs.commands import quoted, shown
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
@@ -53,14 +53,14 @@ class Ran(NamedTuple):
 def _begin(workspace: Workspace, start: str = "") -> Scratch:
     """A new tree, of now or of a checkpoint."""
     with open_workspace(workspace) as session:
-        made = session.call("scratch", {"start": start, **_who()})
+        made = session.call("scratch", {"start": start, **this_command()})
     return Scratch(made["name"], made["path"], made["base"])
 
 
 def _end(workspace: Workspace, scratch: Scratch, *, keep: bool = False) -> int:
     """The tree is done with; with ``keep`` the number of the checkpoint of what it was."""
     with open_workspace(workspace) as session:
-        done = session.call("scratch_end", {"name": scratch.name, "keep": keep, **_who()})
+        done = session.call("scratch_end", {"name": scratch.name, "keep": keep, **this_command()})
     return int(done["checkpoint"]) if keep else -1
 
 
@@ -73,10 +73,6 @@ def _scratch(workspace: Workspace, start: str = "") -> Iterator[Scratch]:
     finally:
         with suppress(CkptfsError):
             _end(workspace, scratch)
-
-
-def _who() -> JsonObject:
-    return {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
 
 
 def _require_command(args: Namespace, example: str) -> Workspace:
@@ -165,7 +161,7 @@ def _decide(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
 
 def _take(workspace: Workspace, checkpoint: int) -> JsonObject:
     with open_workspace(workspace) as session:
-        merged = session.call("merge", {"source": str(checkpoint), **_who()})
+        merged = session.call("merge", {"source": str(checkpoint), **this_command()})
     return {"merged": merged["changed"], "conflicts": merged["conflicts"]}
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from argparse import Namespace
 
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject, shown_name
-from ckptfs.cli.workspace import find_workspace, hinting_at_paths, path_below_root
+from ckptfs.cli.workspace import (
+    find_workspace,
+    hinting_at_paths,
+    path_below_root,
+    this_command,
+)
 from ckptfs.connect import open_workspace
 from ckptfs.errors import MergeConflict
 
@@ -36,8 +39,7 @@ def merge(args: Namespace) -> int:
         "resolution": args.resolution,
         "token": args.token,
         "dry_run": args.dry_run,
-        "pid": os.getppid(),
-        "command": " ".join(["ckptfs", *sys.argv[1:]]),
+        **this_command(),
     }
     if args.paths:
         asked["paths"] = [path_below_root(path, workspace, "merge") for path in args.paths]

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject, shown_name
-from ckptfs.cli.workspace import find_workspace, hinting_at_paths, path_below_root
+from ckptfs.cli.workspace import (
+    find_workspace,
+    hinting_at_paths,
+    path_below_root,
+    this_command,
+)
 from ckptfs.config import Workspace, write_atomically
 from ckptfs.connect import Session, open_workspace
 from ckptfs.control.transfer import fetch_bytes
@@ -124,7 +129,7 @@ class _Done(NamedTuple):
 def _perform(
     args: Namespace, workspace: Workspace, session: Session, op: str, asked: JsonObject
 ) -> _Done:
-    asked |= {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
+    asked |= this_command()
     hook = _hook_of(workspace)
     with output.progress("Comparing", "records") as show:
         record = session.call(op, asked | {"names": args.json or bool(hook)}, on_progress=show)

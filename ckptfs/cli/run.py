@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject
-from ckptfs.cli.workspace import find_workspace
+from ckptfs.cli.workspace import find_workspace, this_command
 from ckptfs.commands import quoted, shown
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
@@ -274,12 +274,8 @@ def task(args: Namespace) -> int:
     return 0
 
 
-def _who() -> JsonObject:
-    return {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
-
-
 def _start(session: Session, args: Namespace) -> tuple[JsonObject, str]:
-    record = session.call("task_start", {"name": args.subject, **_who()})
+    record = session.call("task_start", {"name": args.subject, **this_command()})
     name = output.safe(record["name"])
     if not record["changed"]:
         return record, f"Task {name} is the current one already."
@@ -293,7 +289,7 @@ def _start(session: Session, args: Namespace) -> tuple[JsonObject, str]:
 
 
 def _done(session: Session, args: Namespace) -> tuple[JsonObject, str]:
-    record = session.call("task_done", {"message": args.subject or "", **_who()})
+    record = session.call("task_done", {"message": args.subject or "", **this_command()})
     text = f"Task {output.safe(record['name'])} is done at checkpoint {record['checkpoint']}."
     if record["current"]:
         text += f" Task {output.safe(record['current'])} goes on."
@@ -314,7 +310,7 @@ def _line(found: JsonObject) -> str:
 
 def _revert(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     wishes = {"name": args.subject, "force": args.force, "dry_run": args.dry_run}
-    record = session.call("task_revert", {**wishes, **_who()})
+    record = session.call("task_revert", {**wishes, **this_command()})
     name = output.safe(record["name"])
     if record["dry_run"]:
         return record, _plan_text(record, name)

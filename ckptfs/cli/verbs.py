@@ -249,14 +249,7 @@ def _log(log: VerbParser) -> None:
 
 def _restore(restore: VerbParser) -> None:
     restore.add_argument("checkpoint", metavar="ID", help="the checkpoint to go to")
-    restore.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="*",
-        type=path_word,
-        default=[],
-        help="only these; patterns work",
-    )
+    _only_paths(restore)
     _if_unchanged(restore)
     restore.add_argument(
         "--no-backup", dest="backup", action="store_false", help="do not save the state before"
@@ -276,14 +269,7 @@ def _restore(restore: VerbParser) -> None:
 
 def _merge(merge: VerbParser) -> None:
     merge.add_argument("source", metavar="ID", help="the checkpoint to take changes from")
-    merge.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="*",
-        type=path_word,
-        default=[],
-        help="only these; patterns work",
-    )
+    _only_paths(merge)
     how = merge.add_mutually_exclusive_group()
     for name, what in (
         ("ours", "where both changed something, keep what is here"),
@@ -295,6 +281,17 @@ def _merge(merge: VerbParser) -> None:
         )
     merge.add_argument("--dry-run", action="store_true", help="only say what it would do")
     _if_unchanged(merge)
+
+
+def _only_paths(parser: VerbParser) -> None:
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        type=path_word,
+        default=[],
+        help="only these; patterns work",
+    )
 
 
 def _if_unchanged(parser: VerbParser) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -200,6 +201,11 @@ def path_below_root(path: str, workspace: Workspace, verb: str) -> str:
         reason = "it is the whole workspace, not a path in it"
         raise PathUnknown(path, reason, verb=verb, hint=hint)
     return found
+
+
+def this_command() -> JsonObject:
+    """Who asks, for what changes files: this command, of its parent process."""
+    return {"pid": os.getppid(), "command": " ".join(["ckptfs", *sys.argv[1:]])}
 
 
 def calling_process() -> JsonObject:

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import xxhash
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.checkpoints import Cause, Checkpoint, empty_view, seal, view_or_empty
+from ckptfs.history.checkpoints import Cause, Checkpoint, seal, view_or_empty
 from ckptfs.history.diff.changed import Changed
 from ckptfs.history.merge_plan import Decide, Planner
 from ckptfs.history.merge_steps import Carrier, MergePlan
-from ckptfs.history.restore import log_restore, restore, token_of
+from ckptfs.history.restore import log_restore, or_roll_back, token_of
 from ckptfs.model import Epoch
 from ckptfs.store import Store
 from ckptfs.store.format import NO_EPOCH
 from ckptfs.textmerge import Labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 #: Facts of the store, by epoch: the epochs whose states were merged there, as JSON.
 _MERGED = b"merged:"
@@ -115,7 +114,7 @@ def plan_merge(
     """What a merge of a checkpoint into the head would do now."""
     fs.flush()
     base = base_of(fs.store, fs.head.epoch, theirs.epoch)
-    view = empty_view() if base == NO_EPOCH else view_or_empty(fs, base)
+    view = view_or_empty(fs, base)
     beside = b"%d" % theirs.id
     return Planner(fs, view, fs.view_of(theirs.epoch), decide, labels, beside, paths).make()
 
@@ -142,7 +141,7 @@ def merge(
     what they have, so that the next merge counts from there."""
     cause = cause or Cause()
     before = seal(fs, "restore", f"before merge of {title}", fs.clock(), cause=cause)
-    with _or_back(fs, before, changed, cause):
+    with or_roll_back(fs, before, changed, cause, on=BaseException):
         Carrier(fs, fs.view_of(theirs.epoch), changed).carry_out(plan)
         fs.flush()
     merged = fs.head.epoch
@@ -151,15 +150,3 @@ def merge(
         _note_merged(fs.store, merged, [theirs.epoch])
     log_restore(fs, "merge", theirs, before, changed, cause, after=after)
     return Merged(before, after, plan)
-
-
-@contextmanager
-def _or_back(fs: Filesystem, before: Checkpoint, changed: Changed, cause: Cause) -> Iterator[None]:
-    """Restore the state before if the block fails, whatever it is that failed."""
-    try:
-        yield
-    except BaseException:
-        back = restore(fs, before, cause=cause)
-        changed.entries.update(back.changed.entries)
-        changed.inodes.update(back.changed.inodes)
-        raise

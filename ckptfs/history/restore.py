@@ -147,12 +147,17 @@ def restore_paths(
 
 @contextmanager
 def or_roll_back(
-    fs: Filesystem, before: Checkpoint, changed: Changed, cause: Cause
+    fs: Filesystem,
+    before: Checkpoint,
+    changed: Changed,
+    cause: Cause,
+    *,
+    on: type[BaseException] = OSError,
 ) -> Iterator[None]:
-    """Restore the state before if the block fails."""
+    """Restore the state before if the block fails with such an error."""
     try:
         yield
-    except OSError:
+    except on:
         back = restore(fs, before, cause=cause)
         changed.entries.update(back.changed.entries)
         changed.inodes.update(back.changed.inodes)
