@@ -109,6 +109,14 @@ _READERS = frozenset(
     }
 )
 
+#: Those of them that hand the content of files to the model.
+_READ_FILES = frozenset(
+    {
+        *("read", "read_file", "read_many_files", "notebookread", "view", "view_file", "cat"),
+        *("fs_read", "fsread"),
+    }
+)
+
 _FILES = (
     *("file_path", "filePath", "notebook_path", "absolute_path", "path"),
     *("TargetFile", "AbsolutePath"),
@@ -126,6 +134,7 @@ _NAME_SUBAGENTS = frozenset({"claude", "codex", "cline"})
 #: What fails at an event that takes no checkpoint. Outside of a workspace that is no failure.
 FAILED = {
     **dict.fromkeys(("after", "failed", "batch"), "how the tool ended was not kept"),
+    "read": "what the tool read was not noted",
     "subagent": "the subagent was not noted",
     **dict.fromkeys(("task", "task done"), "the task was not noted"),
 }
@@ -151,7 +160,7 @@ class Event:
         if kind is None:
             raise Unknown(cut(clean(self.name[:MESSAGE_MAX]), MESSAGE_MAX) or "without a name")
         if kind in ("before", "after", "failed") and not _may_write(self):
-            return ""
+            return "read" if kind == "after" and _reads_file(self) else ""
         return kind
 
     @property
@@ -174,9 +183,20 @@ def _may_write(event: Event) -> bool:
     tool = event.tool.lower()
     if hook_input.get(event.record, "tool_info.mcp_server_name") == "ckptfs" or _is_own(tool):
         return False
+    return _plain_tool(event) not in _READERS
+
+
+def _reads_file(event: Event) -> bool:
+    """Whether it read a file that the agent names."""
+    found = given(event.record)
+    return _plain_tool(event) in _READ_FILES and any(found.get(key) for key in _FILES)
+
+
+def _plain_tool(event: Event) -> str:
+    tool = event.tool.lower()
     if event.agent == "goose":  # <extension>__<tool>
-        tool = tool.rpartition("__")[2]
-    return tool not in _READERS
+        return tool.rpartition("__")[2]
+    return tool
 
 
 def _is_own(tool: str) -> bool:
@@ -208,7 +228,26 @@ def _mark(event: Event, message: str, *, weak: bool, ran: str = "", **more: str)
 def _before(event: Event, workspace: str) -> list[Request]:
     files, ran = _subject(given(event.record), workspace)
     tool = clean(event.tool[:MESSAGE_MAX]) or "a tool"
-    return [_mark(event, f"{tool}: {files}" if files else tool, weak=False, ran=ran)]
+    op, args = _mark(event, f"{tool}: {files}" if files else tool, weak=False, ran=ran)
+    return [(op, {**args, "writes": _paths(event, workspace)})]
+
+
+def _read(event: Event, workspace: str) -> list[Request]:
+    paths = _paths(event, workspace)
+    session = fact(event.record, "session")
+    return [("read", {"reader": session, "paths": paths})] if paths and session else []
+
+
+def _paths(event: Event, workspace: str) -> list[str]:
+    """The files that a tool is about, as they are called in the workspace; none of a command."""
+    found = given(event.record)
+    named = [path for key in _FILES if isinstance(path := found.get(key), str) and path][:1]
+    if not named:
+        words = (_typed(command) for key in _COMMANDS if (command := found.get(key)))
+        named = [path for text in words if "*** " in text for path in _patched(text)]
+    where = hook_input.directory(event.record)
+    whole = (os.path.normpath(os.path.join(where, path)) for path in named if "\0" not in path)
+    return [path[len(workspace) + 1 :] for path in whole if path.startswith(workspace + "/")]
 
 
 def _prompt(event: Event, workspace: str) -> list[Request]:
@@ -365,6 +404,7 @@ _DEEDS = {
     "after": _after,
     "failed": _after,
     "batch": _after,
+    "read": _read,
     "prompt": _prompt,
     "session": _session,
     "moment": _moment,

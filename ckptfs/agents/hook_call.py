@@ -63,7 +63,14 @@ def answer(read: hook_input.Read, agent: str = "", event: str = "") -> tuple[byt
         return nothing(agent, event), warning
     found = events.Event(record, agent, event)
     _note_call(found.agent)
-    warning = _perform(found)
+    warning, collided = _perform(found)
+    if collided is not None:
+        from ckptfs.agents import collisions  # late: there is hardly ever one
+
+        output = collisions.answer(found.agent, found.name, collided) or nothing(
+            found.agent, found.name
+        )
+        return output, collisions.words(collided)
     if warning and found.key in _TOLD_AT and found.agent in _TELL_PEOPLE:
         return json.dumps({"systemMessage": f"ckptfs: {warning}"}).encode(), warning
     return nothing(found.agent, found.name), warning
@@ -87,17 +94,23 @@ def _note_call(agent: str) -> None:
         pass  # a sandbox without our directory: a call does not fail for a note
 
 
-def _perform(event: events.Event) -> str:
-    """Ask the daemon for what the event is worth; return what is to be said if that fails."""
+def _perform(event: events.Event) -> tuple[str, hook_input.JsonObject | None]:
+    """Ask the daemon for what the event is worth. Returns what is to be said if that fails, and
+    the answer that tells of a collision, if one does."""
+    warning, answers = _asked(event)
+    return warning, next((found for found in answers if found.get("collisions")), None)
+
+
+def _asked(event: events.Event) -> tuple[str, list[hook_input.JsonObject]]:
     deed = "no checkpoint was taken"
     try:
         kind = event.kind
         if not kind:
-            return ""
+            return "", []
         deed = events.FAILED.get(kind, deed)
         found = _workspace(event)
         if isinstance(found, str):
-            return f"{found}, so {deed}." if kind not in events.FAILED else ""
+            return f"{found}, so {deed}." if kind not in events.FAILED else "", []
         path, store = found
         connection = _reach(path, store)
         if connection is None:
@@ -105,16 +118,15 @@ def _perform(event: events.Event) -> str:
             failed = hook_input.clean(locating.failure_of(store)) if store else ""
             why = f" (its daemon failed: {failed.rstrip('.')})" if failed else ""
             mount = f"{shown} is not mounted{why}, so {deed}. Mount it with: ckptfs mount {shown}"
-            return mount if kind not in events.FAILED or failed else ""
-        _ask(connection, events.requests_for(event, path))
+            return mount if kind not in events.FAILED or failed else "", []
+        return "", _ask(connection, events.requests_for(event, path))
     except events.Unknown as error:
-        return f"the hook event {error} is unknown. No checkpoint was taken."
+        return f"the hook event {error} is unknown. No checkpoint was taken.", []
     except NoAnswer as error:
-        return f"{deed}: {hook_input.clean(str(error))}"
+        return f"{deed}: {hook_input.clean(str(error))}", []
     except OSError as error:
         reason = (error.strerror or str(error) or "it does not answer").lower()
-        return f"{deed}: the daemon cannot be reached ({reason})."
-    return ""
+        return f"{deed}: the daemon cannot be reached ({reason}).", []
 
 
 def _workspace(event: events.Event) -> tuple[str, str] | str:
@@ -174,14 +186,16 @@ def _registered(path: str) -> tuple[str, str] | None:
         path = above
 
 
-def _ask(connection: _Connection, requests: list[events.Request]) -> None:
+def _ask(connection: _Connection, requests: list[events.Request]) -> list[hook_input.JsonObject]:
+    answers = []
     try:
         for op, args in requests:
             asked = {"v": PROTOCOL, "op": op, "args": {**args, "pid": os.getppid()}}
             connection.sendall(json.dumps(asked).encode() + b"\n")
-            _require_result(_line(connection))
+            answers.append(_result(_line(connection)))
     finally:
         connection.close()
+    return answers
 
 
 def _connected(store: str) -> _socket.socket:
@@ -203,11 +217,11 @@ def _line(connection: _Connection) -> bytes:
     return received
 
 
-def _require_result(line: bytes) -> None:
+def _result(line: bytes) -> hook_input.JsonObject:
     try:
         found = json.loads(line)
         if "result" in found:
-            return
+            return found["result"] if isinstance(found["result"], dict) else {}
         reason = str(found["error"]["message"])
     except (ValueError, KeyError, TypeError):
         reason = "the daemon's answer makes no sense."

@@ -133,9 +133,12 @@ _GROUPS = Shape(_group)
 # -- the agents ------------------------------------------------------------------------------------
 
 _CLAUDE_TOOLS = "^(Bash|PowerShell|Monitor|Edit|MultiEdit|Write|NotebookEdit|mcp__.*)$"
+#: After a tool also those that read, where the agent does not wait for the hook.
+_CLAUDE_ENDED = _CLAUDE_TOOLS.replace("(", "(Read|NotebookRead|")
 _CODEX_TOOLS = "^(Bash|apply_patch|Edit|Write|mcp__.*)$"
 _GEMINI_TOOLS = "^(run_shell_command|write_file|replace|mcp_.*)$"
 _QWEN_TOOLS = "^(run_shell_command|write_file|edit|notebook_edit|monitor|mcp__.*)$"
+_QWEN_ENDED = _QWEN_TOOLS.replace("(", "(read_file|")
 _CURSOR_TOOLS = "^(Shell|WriteShellStdin|Write|Delete|MCP:.*)$"
 _DROID_TOOLS = "^(Execute|Script|Edit|MultiEdit|Create|Write|ApplyPatch|NotebookEdit|.*___.*)$"
 
@@ -147,7 +150,7 @@ _ALL = (
             "SessionStart": On(),
             "UserPromptSubmit": On(),
             "PreToolUse": On(_CLAUDE_TOOLS),
-            "PostToolUse": On(_CLAUDE_TOOLS, in_background=True),
+            "PostToolUse": On(_CLAUDE_ENDED, in_background=True),
             "PostToolUseFailure": On(_CLAUDE_TOOLS, in_background=True),
             "SubagentStop": On(),
             "TaskCreated": On(),
@@ -295,7 +298,7 @@ _ALL = (
             "SessionStart": On(),
             "UserPromptSubmit": On(),
             "PreToolUse": On(_QWEN_TOOLS),
-            "PostToolUse": On(_QWEN_TOOLS, in_background=True),
+            "PostToolUse": On(_QWEN_ENDED, in_background=True),
             "PostToolUseFailure": On(_QWEN_TOOLS, in_background=True),
             "SubagentStart": On(),
             "SubagentStop": On(),

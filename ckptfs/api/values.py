@@ -336,6 +336,7 @@ class CheckpointEvent:
     CHECKPOINT_CREATED: ClassVar[str] = "checkpoint_created"
     CHECKPOINT_RESTORED: ClassVar[str] = "checkpoint_restored"
     CHECKPOINTS_PRUNED: ClassVar[str] = "checkpoints_pruned"
+    COLLISION: ClassVar[str] = "collision"
     ERROR: ClassVar[str] = "error"
 
     kind: str
@@ -344,7 +345,7 @@ class CheckpointEvent:
     #: The checkpoint that it is about, if it is about one.
     checkpoint_id: str | None = None
     #: What else is known: the record of the checkpoint or restore, the ids of pruned checkpoints
-    #: (``ids``), the error (``kind``, ``message``, ``hint``).
+    #: (``ids``), the ``collisions``, the error (``kind``, ``message``, ``hint``).
     data: dict[str, Any] = field(default_factory=dict)
 
 
@@ -354,6 +355,7 @@ EVENTS = (
     CheckpointEvent.CHECKPOINT_CREATED,
     CheckpointEvent.CHECKPOINT_RESTORED,
     CheckpointEvent.CHECKPOINTS_PRUNED,
+    CheckpointEvent.COLLISION,
     CheckpointEvent.ERROR,
 )
 

@@ -401,7 +401,7 @@ class MountFailed(MountError):
     def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"Cannot mount {show(path)}: {reason}. It is not mounted.",
-            hint="The log may say more." if hint is None else hint,
+            hint="The log may say more, and `ckptfs doctor`." if hint is None else hint,
         )
 
 

@@ -109,8 +109,7 @@ def _changed(fs: Filesystem, epoch: Epoch, ino: Ino) -> bool:
 
 
 def attribution_of(fs: Filesystem, epochs: Iterable[Epoch]) -> Attribution:
-    """The authors of what changed in these epochs."""
-    fs.flush()
+    """The authors of what changed in these epochs. The caller has flushed."""
     found = Attribution({}, {})
     for epoch in sorted(epochs):
         signed = found.signed[epoch] = set()
@@ -170,6 +169,7 @@ class Choice:
 def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) -> Choice:
     """Which changes since the checkpoint are the author's; with ``paths`` only those at or below
     them. Raises AuthorUnknown if no author of a change matches."""
+    fs.flush()
     fs.flush()
     record = attribution_of(fs, epochs_between(fs.store, target.epoch, fs.head.epoch))
     mine = matching(record.all_authors(), wanted)
@@ -287,7 +287,9 @@ def _is_dir(change: Change) -> bool:
 
 
 def token(fs: Filesystem, target: Checkpoint, paths: list[bytes], wanted: str) -> str:
-    return token_of(fs, target, [*paths, b"only changed by", wanted.encode("utf-8", "replace")])
+    return token_of(
+        fs, target.epoch, [*paths, b"only changed by", wanted.encode("utf-8", "replace")]
+    )
 
 
 def restore_choice(
@@ -302,7 +304,7 @@ def restore_choice(
     goals = {claim: target for change in choice.mine for claim in claims_of(change)}
     message = f"before restore of what {choice.wanted} changed to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
-    with or_roll_back(fs, before, changed, cause):
+    with or_roll_back(fs, [before], changed):
         put_back(fs, goals, changed)
     paths, whole = claimed_paths(goals), whole_paths(goals)
     log_restore(fs, "restore", target, before, changed, cause, paths=paths, whole=whole)

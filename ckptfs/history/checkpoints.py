@@ -283,7 +283,9 @@ _caches: WeakKeyDictionary[Store, _Cache] = WeakKeyDictionary()
 
 
 def _cached(store: Store) -> _Cache:
-    cache = _caches.setdefault(store, _Cache())
+    cache = _caches.get(store)
+    if cache is None:
+        cache = _caches[store] = _Cache()
     cache.refresh(store)
     return cache
 

@@ -139,7 +139,7 @@ def delete(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint:
     fork = find(store, name)
     if fs.line == fork.number:
         raise ForkInvalid(name, "it is the line that the request came from")
-    own = _filesystem(fs, fork)
+    own = filesystem_of(fs, fork.number)
     last = seal(own, FORK, f"fork {name} as it was when it was deleted", fs.clock(), cause=cause)
     for key, _ in list(store.orphans.walk()):
         if line_key_of(key)[1] == fork.number:
@@ -152,10 +152,10 @@ def delete(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint:
     return last
 
 
-def _filesystem(fs: Filesystem, fork: Fork) -> Filesystem:
-    """The one that is open, or a new one."""
-    opened = (each for each in filesystems(fs.store) if each.line == fork.number)
-    return next(opened, None) or Filesystem(fs.store, fs.clock, line=fork.number)
+def filesystem_of(fs: Filesystem, line: int) -> Filesystem:
+    """That of another line: the one that is open, or a new one."""
+    opened = (each for each in filesystems(fs.store) if each.line == line)
+    return next(opened, None) or Filesystem(fs.store, fs.clock, line=line)
 
 
 def base_of(store: Store, fork: Fork) -> Checkpoint | None:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Cause, Checkpoint, checkpoints, describe, seal
+from ckptfs.history.collisions import COLLISION
 from ckptfs.store import Store
 
 #: The kind of a checkpoint that a program asked for by the control file
@@ -69,8 +70,9 @@ def _serves(same: Checkpoint, kind: str, metadata: dict[str, str]) -> bool:
 
 
 def _merged(old: dict[str, str], new: dict[str, str]) -> dict[str, str]:
-    """The metadata of both, without the earlier call's result and subagents."""
-    merged = {key: value for key, value in old.items() if key not in (RESULT, SUBAGENT)} | new
+    """The metadata of both, without the earlier call's result, subagents and collision."""
+    gone = (RESULT, SUBAGENT, COLLISION)
+    merged = {key: value for key, value in old.items() if key not in gone} | new
     if (before := old.get(TOOL_USE)) and before != merged[TOOL_USE]:
         earlier = [*old.get(EARLIER, "").split(), before][-_EARLIER_MAX:]
         merged[EARLIER] = " ".join(earlier)

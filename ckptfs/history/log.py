@@ -128,7 +128,7 @@ def history_of(fs: Filesystem, path: bytes) -> list[Version]:
         interrupts.check()
         saved, origin = known[epoch], view_or_empty(fs, origins[epoch])
         view = fs.view_of(epoch).bare
-        change = _change(fs, origin, paths.at(origin.epoch, epoch), view, paths.at(epoch))
+        change = _change(fs, paths.end(origin, epoch), paths.end(view, epoch))
         if change is not None and not change.only_times:
             writer = _writer(fs, origin, view, change)
             if writer is None:
@@ -174,6 +174,14 @@ class _Trace(NamedTuple):
     file: bytes | None
 
 
+class _End(NamedTuple):
+    """A view, what the path is called there, and what it leads to."""
+
+    view: View
+    path: bytes
+    inode: Inode | None
+
+
 class _Followed:
     """The path's name in each state, followed along the tree of epochs from the newest state that
     has the path, and the states in which it may differ from the one before. ``origins`` has, by
@@ -187,14 +195,19 @@ class _Followed:
         self._same: set[Epoch] = set()
         #: By entity, the epochs that wrote it.
         self._writers: dict[bytes, set[Epoch]] = {_NOTHING: set()}
+        self._inodes: dict[tuple[Epoch, bytes], Inode | None] = {}
         self._follow(self._start())
 
-    def at(self, epoch: Epoch, otherwise: Epoch | None = None) -> bytes:
-        """What the path is called in a state; if that is not one of them, in another."""
-        found = self._paths.get(epoch)
-        if found is None and otherwise is not None and epoch not in self._origins:
-            return self.at(otherwise)
-        return self._path if found is None else found
+    def end(self, view: View, near: Epoch) -> _End:
+        """The path in a state; if that is not one of them, by its name in one that is near."""
+        epoch = view.epoch
+        path = self._paths.get(epoch if epoch in self._origins else near, self._path)
+        # A state that cannot differ has what its origin has, which the next version asks for too.
+        while epoch in self._same:
+            epoch = self._origins[epoch]
+        if (epoch, path) not in self._inodes:
+            self._inodes[epoch, path] = seek(self._fs, view, path)
+        return _End(view, path, self._inodes[epoch, path])
 
     def may_differ(self, epoch: Epoch) -> bool:
         return epoch not in self._same
@@ -319,8 +332,9 @@ def _renames(fs: Filesystem, here: View, there: View, *, newer: bool) -> dict[by
 # -- comparing -------------------------------------------------------------------------------------
 
 
-def _change(fs: Filesystem, a: View, old_path: bytes, b: View, path: bytes) -> Change | None:
-    old, new = seek(fs, a, old_path), seek(fs, b, path)
+def _change(fs: Filesystem, older: _End, newer: _End) -> Change | None:
+    a, old_path, old = older
+    b, path, new = newer
     if old is None and new is None:
         return None
     if old is None:

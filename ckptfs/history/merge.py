@@ -8,35 +8,59 @@ second merge takes what is new, and one that was undone counts for nothing.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import xxhash
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.checkpoints import Cause, Checkpoint, seal, view_or_empty
+from ckptfs.history.checkpoints import FORK, Cause, Checkpoint, seal, view_or_empty
 from ckptfs.history.diff.changed import Changed
+from ckptfs.history.forks import filesystem_of
 from ckptfs.history.merge_plan import Decide, Planner
 from ckptfs.history.merge_steps import Carrier, MergePlan
 from ckptfs.history.restore import log_restore, or_roll_back, token_of
 from ckptfs.model import Epoch
-from ckptfs.store import Store
+from ckptfs.store import Store, View
 from ckptfs.store.format import NO_EPOCH
 from ckptfs.textmerge import Labels
-
-if TYPE_CHECKING:
-    pass
 
 #: Facts of the store, by epoch: the epochs whose states were merged there, as JSON.
 _MERGED = b"merged:"
 
 
+class Theirs(NamedTuple):
+    """The state to merge: that of a checkpoint, or that of a line as it is, which the merge makes a
+    checkpoint. ``beside`` goes behind the name of what is theirs where both stay."""
+
+    epoch: Epoch
+    title: str
+    beside: bytes
+    checkpoint: Checkpoint | None = None
+    line: int | None = None
+
+    def heads(self, store: Store) -> list[View]:
+        """What may still change in it."""
+        return [] if self.line is None else [store.heads[self.line]]
+
+
+def of_checkpoint(checkpoint: Checkpoint, title: str = "") -> Theirs:
+    title = title or f"checkpoint {checkpoint.id}"
+    return Theirs(checkpoint.epoch, title, b"%d" % checkpoint.id, checkpoint)
+
+
+def of_line(store: Store, line: int, name: str) -> Theirs:
+    return Theirs(store.heads[line].epoch, name, os.fsencode(name), line=line)
+
+
 @dataclass(frozen=True)
 class Merged:
-    """A merge that is done: ``before`` is the checkpoint that undoes it, ``after`` that of the
-    result."""
+    """A merge that is done: ``theirs`` is the checkpoint that was merged, ``before`` the one that
+    undoes it, ``after`` that of the result."""
 
+    theirs: Checkpoint
     before: Checkpoint
     after: Checkpoint
     plan: MergePlan
@@ -49,8 +73,16 @@ def base_of(store: Store, ours: Epoch, theirs: Epoch) -> Epoch:
     """The newest epoch whose state both have in them, or NO_EPOCH. Every epoch is newer than those
     it comes from, by its parent or by a merge: so the newest common one is no ancestor of
     another."""
+    return common_origin(store, [ours, theirs])
+
+
+def common_origin(store: Store, epochs: Sequence[Epoch]) -> Epoch:
+    """The newest epoch whose state all of these have in them, or NO_EPOCH."""
     merged = _all_merged(store)
-    return max(_origins(store, ours, merged) & _origins(store, theirs, merged), default=NO_EPOCH)
+    return max(
+        set[Epoch].intersection(*(_origins(store, epoch, merged) for epoch in epochs)),
+        default=NO_EPOCH,
+    )
 
 
 def _origins(store: Store, epoch: Epoch, merged: dict[Epoch, list[Epoch]]) -> set[Epoch]:
@@ -106,32 +138,31 @@ def _key(epoch: Epoch) -> bytes:
 
 def plan_merge(
     fs: Filesystem,
-    theirs: Checkpoint,
+    theirs: Theirs,
     decide: Decide,
     labels: Labels,
     paths: Sequence[bytes] = (),
 ) -> MergePlan:
-    """What a merge of a checkpoint into the head would do now."""
+    """What a merge into the head would do now."""
     fs.flush()
     base = base_of(fs.store, fs.head.epoch, theirs.epoch)
     view = view_or_empty(fs, base)
-    beside = b"%d" % theirs.id
-    return Planner(fs, view, fs.view_of(theirs.epoch), decide, labels, beside, paths).make()
+    there = fs.view_of(theirs.epoch)
+    return Planner(fs, view, there, decide, labels, theirs.beside, paths).make()
 
 
-def token_for(fs: Filesystem, theirs: Checkpoint, paths: Sequence[bytes] = ()) -> str:
+def token_for(fs: Filesystem, theirs: Theirs, paths: Sequence[bytes] = ()) -> str:
     """A token that changes whenever a plan of the same merge might."""
-    here = token_of(fs, theirs, list(paths))
+    here = token_of(fs, theirs.epoch, list(paths), theirs.heads(fs.store))
     base = base_of(fs.store, fs.head.epoch, theirs.epoch)
     return xxhash.xxh3_64_hexdigest(f"{here} {base}".encode())
 
 
 def merge(
     fs: Filesystem,
-    theirs: Checkpoint,
+    theirs: Theirs,
     plan: MergePlan,
     *,
-    title: str,
     whole: bool,
     changed: Changed,
     cause: Cause | None = None,
@@ -140,13 +171,24 @@ def merge(
     ``changed``, also on failure: then the head is what it was. ``whole`` says that it is all of
     what they have, so that the next merge counts from there."""
     cause = cause or Cause()
-    before = seal(fs, "restore", f"before merge of {title}", fs.clock(), cause=cause)
-    with or_roll_back(fs, before, changed, cause, on=BaseException):
-        Carrier(fs, fs.view_of(theirs.epoch), changed).carry_out(plan)
+    before = seal(fs, "restore", f"before merge of {theirs.title}", fs.clock(), cause=cause)
+    taken = [before]
+    with or_roll_back(fs, taken, changed):
+        there = theirs.checkpoint or _saved(fs, theirs, cause)
+        if theirs.line is not None:
+            taken.append(there)
+        Carrier(fs, fs.view_of(there.epoch), changed).carry_out(plan)
         fs.flush()
     merged = fs.head.epoch
-    after = seal(fs, "merge", f"merge of {title}", fs.clock(), cause=cause)
+    after = seal(fs, "merge", f"merge of {theirs.title}", fs.clock(), cause=cause)
     if whole:
-        _note_merged(fs.store, merged, [theirs.epoch])
-    log_restore(fs, "merge", theirs, before, changed, cause, after=after)
-    return Merged(before, after, plan)
+        _note_merged(fs.store, merged, [there.epoch])
+    log_restore(fs, "merge", there, before, changed, cause, after=after)
+    return Merged(there, before, after, plan)
+
+
+def _saved(fs: Filesystem, theirs: Theirs, cause: Cause) -> Checkpoint:
+    """The checkpoint of another line as it is, which later merges count from."""
+    assert theirs.line is not None
+    own = filesystem_of(fs, theirs.line)
+    return seal(own, FORK, f"{theirs.title} as it was merged", fs.clock(), cause=cause)

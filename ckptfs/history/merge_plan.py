@@ -275,8 +275,7 @@ class Planner:
         conflict = Conflict(move.path, ADDED, occupant, move.inode, None)
         resolution = self._resolve(conflict)
         if resolution == THEIRS:
-            self._remove_tree((move.to.ino, move.name), occupant)
-            return False
+            return self._clear((move.to.ino, move.name), occupant)
         if resolution == MARKERS:
             self.plan.moves.remove(move)
             beside = self._free_name(move.to, move.name)
@@ -470,7 +469,7 @@ class Planner:
             return
         resolution = self._resolve(Conflict(path, ADDED, occupant, theirs, None))
         if resolution == THEIRS:
-            self._remove_tree((to.ino, name), occupant)
+            self._clear((to.ino, name), occupant)
             self._make(theirs, to, name, path)
         elif resolution == MARKERS:
             self._put_beside(to.ino, name, theirs, path)
@@ -530,10 +529,33 @@ class Planner:
         while True:
             mark = b"~" + self._beside + (b"~%d" % number if number else b"")
             found = name[: NAME_MAX - len(mark)] + mark
-            taken = (to, found) in self._taken or self._occupant(to, found) is not None
-            if not taken and self._excluded(to, found) is None:
+            if not self._is_taken(to, found) and self._excluded(to, found) is None:
                 return found
             number += 1
+
+    def _clear(self, place: Place, occupant: Inode) -> bool:
+        """Take what is ours out of the way of what is theirs: a directory that they have too, which
+        only we gave this name, goes back to theirs; anything else goes. Whether it was moved."""
+        there = self._their_tree.inode(occupant.ino) if occupant.is_dir else None
+        to = None if there is None else self._directory(there.parent)
+        if there is None or to is None:
+            self._remove_tree(place, occupant)
+            return False
+        name, path = there.name, self._their_tree.path((there.parent, there.name))
+        if self._is_taken(to, name) or self._excluded(to, name) is not None:
+            name = self._free_name(to, name)
+            path = _beside(path, name)
+        move = Move(place, occupant, to, name, path)
+        if self._leads_into_itself(move):
+            self._remove_tree(place, occupant)
+            return False
+        self._freed.add(place)
+        self._taken.add((to, name))
+        self.plan.moves.append(move)
+        return True
+
+    def _is_taken(self, to: Directory, name: bytes) -> bool:
+        return (to, name) in self._taken or self._occupant(to, name) is not None
 
     def _remove_tree(self, place: Place, inode: Inode) -> None:
         """Take away what is ours with all that is in it, deepest first."""
@@ -578,7 +600,7 @@ class Planner:
         if occupant is not None:
             resolution = self._resolve(Conflict(path, ADDED, occupant, inode, None))
             if resolution == THEIRS:
-                self._remove_tree((to.ino, inode.name), occupant)
+                self._clear((to.ino, inode.name), occupant)
             elif resolution == MARKERS:
                 self._put_beside(to.ino, inode.name, inode, path)
                 return Directory(inode.ino, is_new=True)

@@ -19,6 +19,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.inodes import without_set_id
 from ckptfs.fs.ranges import Spot
 from ckptfs.history.diff.changed import MODE, MODIFIED, OWNER, XATTR, Changed, differences
+from ckptfs.history.path_restore import set_xattrs, xattrs_of
 from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, Place
 from ckptfs.store import View
 
@@ -269,7 +270,8 @@ class Carrier:
     # -- bytes and attributes ---------------------------------------------------------------------
 
     def _rewrite(self, step: Rewrite) -> None:
-        """In place, so that it stays the same file, whatever names it has."""
+        """In place, so that it stays the same file, whatever names it has. Writing gives it the
+        time of the merge."""
         fs, ino = self._fs, step.ours.ino
         if step.text is not None:
             self._overwrite(ino, step.text)
@@ -279,7 +281,6 @@ class Carrier:
             while done < step.theirs.size:
                 source = Spot(self._theirs, step.theirs.ino, done)
                 done += fs.copy_range(source, Spot(fs.head, ino, done), step.theirs.size - done)
-        self._stamp(ino)
         self._changed.inodes.add(ino)
 
     def _overwrite(self, ino: Ino, text: bytes) -> None:
@@ -348,14 +349,7 @@ class Carrier:
         self._set_xattrs(ino, like.ino)
 
     def _set_xattrs(self, ino: Ino, like: Ino) -> None:
-        fs = self._fs
-        if not fs.store.xattrs_used:
-            return
-        found, wanted = set(fs.listxattr(fs.head, ino)), set(fs.listxattr(self._theirs, like))
-        for name in found - wanted:
-            fs.removexattr(fs.head, ino, name)
-        for name in wanted:
-            fs.setxattr(fs.head, ino, name, fs.getxattr(self._theirs, like, name))
+        set_xattrs(self._fs, ino, xattrs_of(self._fs, self._theirs, like))
 
     def _note(self, place: Place, *inodes: Ino) -> None:
         self._changed.entries.add(place)

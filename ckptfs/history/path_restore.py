@@ -41,6 +41,22 @@ class _Level(NamedTuple):
     before: int
 
 
+def xattrs_of(fs: Filesystem, view: View, ino: Ino) -> dict[bytes, bytes]:
+    if not fs.store.xattrs_used:
+        return {}
+    return {name: fs.getxattr(view, ino, name) for name in fs.listxattr(view, ino)}
+
+
+def set_xattrs(fs: Filesystem, ino: Ino, wanted: dict[bytes, bytes]) -> None:
+    """Give something in the head these extended attributes and no others."""
+    found = xattrs_of(fs, fs.head, ino)
+    for name in found.keys() - wanted.keys():
+        fs.removexattr(fs.head, ino, name)
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            fs.setxattr(fs.head, ino, name, value)
+
+
 @dataclass
 class PathRestorer:
     """Goes down the paths it is given, in both views. Without ``apply`` it only looks."""
@@ -244,24 +260,9 @@ class PathRestorer:
             atime_ns=like.atime_ns if times else None,
             mtime_ns=like.mtime_ns if times else None,
         )
-        self._apply_xattrs(ino, self._xattrs(self.goal, like.ino))
+        set_xattrs(self.fs, ino, xattrs_of(self.fs, self.goal, like.ino))
         self.fs.setattr(self.fs.head, ino, wanted)
         self.changed.inodes.add(ino)
-
-    def _apply_xattrs(self, ino: Ino, wanted: dict[bytes, bytes]) -> None:
-        fs = self.fs
-        found = self._xattrs(fs.head, ino)
-        for name in found.keys() - wanted.keys():
-            fs.removexattr(fs.head, ino, name)
-        for name, value in wanted.items():
-            if found.get(name) != value:
-                fs.setxattr(fs.head, ino, name, value)
-
-    def _xattrs(self, view: View, ino: Ino) -> dict[bytes, bytes]:
-        fs = self.fs
-        if not fs.store.xattrs_used:
-            return {}
-        return {name: fs.getxattr(view, ino, name) for name in fs.listxattr(view, ino)}
 
     def remove_if_empty(self, path: bytes) -> None:
         """Remove a directory in which nothing is left."""
@@ -278,7 +279,7 @@ class PathRestorer:
         self.changed.inodes.update((parent, *inodes))
 
     def _attributes(self, view: View, inode: Inode) -> tuple[int, int, int, dict[bytes, bytes]]:
-        return inode.mode, inode.uid, inode.gid, self._xattrs(view, inode.ino)
+        return inode.mode, inode.uid, inode.gid, xattrs_of(self.fs, view, inode.ino)
 
 
 # -- paths of an author or a task ------------------------------------------------------------------

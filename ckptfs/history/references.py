@@ -9,7 +9,8 @@ or a time away:
     @ok, @ok:pytest the newest checkpoint whose last run, or last run of that program, passed
     12              the checkpoint of that number
     14:05, "10 minutes ago", yesterday, 2026-11-16 14:05
-                    the newest checkpoint that is not after that time
+                    what stood then: the newest checkpoint that is not after that time, or, if
+                    that is one which a restore of everything left, the one that it went to
     idea-2, main    a fork, or the main line, as it is
     release-1       the checkpoint with that tag, as it was given or in its safe form
 
@@ -40,6 +41,7 @@ from ckptfs.history.checkpoints import (
     way_back,
     without_moments,
 )
+from ckptfs.history.restore import log
 from ckptfs.history.runs import newest_passed
 from ckptfs.model import MAIN_LINE, Epoch
 from ckptfs.store import Store
@@ -96,7 +98,7 @@ def resolve(fs: Filesystem, text: str, now_ns: int, tz: tzinfo | None = None) ->
         return Reference(text, _numbered(store, name))
     at_ns = parse_time(name, now_ns, tz)
     if at_ns is not None:
-        return Reference(text, _not_after(of_line(fs, moments=True), name, at_ns))
+        return Reference(text, _standing_at(fs, name, at_ns))
     if (line := _line(store, name)) is not None:
         return Reference(text, None, line)
     return Reference(text, _tagged(without_moments(store), name))
@@ -187,6 +189,22 @@ def _numbered(store: Store, name: str) -> Checkpoint:
     below = [item for item in known if item.id < number][-1:]
     above = [item for item in known if item.id > number][:1]
     raise CheckpointUnknown(name, _names(below + above))
+
+
+def _standing_at(fs: Filesystem, name: str, at_ns: int) -> Checkpoint:
+    """The newest checkpoint that is not after a time. A restore of everything seals the state that
+    it leaves, so where that is the newest, what stood from then on is the one restored."""
+    newest = _not_after(of_line(fs, moments=True), name, at_ns)
+    left = (entry for entry in log(fs) if entry.before == newest.id)
+    entry = next((entry for entry in left if not entry.paths or entry.after is not None), None)
+    if entry is None or entry.time_ns > at_ns:
+        return newest
+    number = entry.target if entry.after is None else entry.after
+    found = numbered(fs.store, number)
+    if found is None:
+        reason = f"At {name} checkpoint {number} stood, which a restore had gone to; it is deleted"
+        raise CheckpointUnknown(name, _names([newest]), reason)
+    return found
 
 
 def _not_after(known: Sequence[Checkpoint], name: str, at_ns: int) -> Checkpoint:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -23,7 +23,7 @@ from ckptfs import interrupts
 from ckptfs.fs import Filesystem, filesystems
 from ckptfs.history import difference
 from ckptfs.history.checkpoints import Cause, Checkpoint, numbered, seal
-from ckptfs.history.diff.changed import Changed, inode_in, names_differ
+from ckptfs.history.diff.changed import Changed, changed_between, inode_in, names_differ
 from ckptfs.history.diff.tree import DELETED, Change, compare_views
 from ckptfs.history.difference import Difference, OnRecords, is_visible, take
 from ckptfs.history.excluded import (
@@ -34,7 +34,7 @@ from ckptfs.history.excluded import (
 )
 from ckptfs.history.path_restore import PathRestorer
 from ckptfs.interrupts import Steps
-from ckptfs.model import Ino, Inode
+from ckptfs.model import Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import has_links, line_key, pack_u64, unpack_inode
 
@@ -138,7 +138,7 @@ def restore_paths(
     message = f"before {kind} of {_some(paths)} to {target.id}"
     before = seal(fs, "restore", message, fs.clock(), cause=cause)
     restorer = PathRestorer(fs, fs.store.view(target.epoch), changed=changed)
-    with or_roll_back(fs, before, changed, cause):
+    with or_roll_back(fs, [before], changed):
         for path in paths:
             restorer.path(path)
     log_restore(fs, kind, target, before, changed, cause, takes_back=takes_back, paths=paths)
@@ -146,22 +146,36 @@ def restore_paths(
 
 
 @contextmanager
-def or_roll_back(
-    fs: Filesystem,
-    before: Checkpoint,
-    changed: Changed,
-    cause: Cause,
-    *,
-    on: type[BaseException] = OSError,
-) -> Iterator[None]:
-    """Restore the state before if the block fails with such an error."""
+def or_roll_back(fs: Filesystem, taken: Sequence[Checkpoint], changed: Changed) -> Iterator[None]:
+    """Have the block not have happened if it fails: the head is what it was at the first of the
+    checkpoints that were taken for it, and all of those are gone. Files that are open stay as
+    they are, since nobody has seen the block's work: no request comes in between."""
+    unlinked = set(fs.unlinked)
     try:
         yield
-    except on:
-        back = restore(fs, before, cause=cause)
-        changed.entries.update(back.changed.entries)
-        changed.inodes.update(back.changed.inodes)
+    except BaseException:
+        _roll_back(fs, taken[0], changed, unlinked)
+        for checkpoint in taken:
+            fs.store.describe_epoch(checkpoint.epoch, {})
         raise
+
+
+def _roll_back(fs: Filesystem, before: Checkpoint, changed: Changed, unlinked: set[Ino]) -> None:
+    """Leave the head for a new one on top of the checkpoint; `removal` frees what it held."""
+    fs.flush()
+    fs.authorship.finish()
+    store = fs.store
+    found = take(fs, before)
+    for ino in fs.unlinked - unlinked:
+        store.orphans.delete(line_key(ino, fs.line))
+        fs.forgotten.discard(ino)
+    fs.unlinked &= unlinked
+    store.seal_epoch(fs.head, {})
+    fs.head = store.open_epoch(before.epoch, inodes=store.view(before.epoch).inodes)
+    for ino in found.inodes:
+        fs.changing(ino)
+    changed.entries.update(found.entries)
+    changed.inodes.update(found.inodes)
 
 
 def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
@@ -176,7 +190,7 @@ def plan(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> Plan:
         added, modified, deleted = (tuple(sorted(found)) for found in lists)
     else:
         added, modified, deleted = paths_by_effect(visible_changes(fs, goal))
-    return Plan(target.id, added, modified, deleted, token_of(fs, target, paths))
+    return Plan(target.id, added, modified, deleted, token_of(fs, target.epoch, paths))
 
 
 def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool:
@@ -192,6 +206,12 @@ def would_change(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> bool
     if fs.head.excluded is None and names_differ(fs.store, fs.head, goal):
         return True
     return bool(visible_changes(fs, goal))
+
+
+def differ(store: Store, a: Checkpoint, b: Checkpoint) -> bool:
+    """Whether two checkpoints are of different states."""
+    changed = changed_between(store, store.view(a.epoch), store.view(b.epoch))
+    return bool(changed.inodes or changed.entries)
 
 
 def visible_changes(fs: Filesystem, goal: View) -> list[Change]:
@@ -230,16 +250,17 @@ def paths_by_effect(changes: Iterable[Change]) -> tuple[Paths, Paths, Paths]:
     return tuple(sorted(added)), tuple(sorted(modified)), tuple(sorted(deleted))
 
 
-def token_of(fs: Filesystem, target: Checkpoint, paths: list[bytes]) -> str:
-    """A token that changes whenever anything in the workspace does: made from the head's epoch and
-    every inode that it has changed, with its change time."""
+def token_of(fs: Filesystem, target: Epoch, paths: list[bytes], others: Iterable[View] = ()) -> str:
+    """A token that changes whenever anything in the workspace, or another head, does: made from the
+    head's epoch and every inode that it has changed, with its change time."""
     fs.flush()
     digest = xxhash.xxh3_64()
-    digest.update(repr((target.epoch, fs.head.epoch, paths)).encode())
-    for entity in fs.store.changes.walk(fs.head.epoch):
-        digest.update(entity)
-        if entity[:1] == fs.store.inodes.kind:
-            digest.update(fs.store.inodes.own(fs.head, entity[1:]) or b"")
+    digest.update(repr((target, fs.head.epoch, paths)).encode())
+    for head in (fs.head, *others):
+        for entity in fs.store.changes.walk(head.epoch):
+            digest.update(entity)
+            if entity[:1] == fs.store.inodes.kind:
+                digest.update(fs.store.inodes.own(head, entity[1:]) or b"")
     return digest.hexdigest()
 
 

@@ -19,6 +19,7 @@ from ckptfs.commands import MASKED, RECORDS
 from ckptfs.config import open_settings, write_atomically
 from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
+from ckptfs.history.collisions import CHOICES, TELL
 from ckptfs.history.retention import MinFree, RetentionPolicy
 
 FILE = "config.toml"
@@ -144,6 +145,7 @@ SETTINGS: Mapping[str, Setting] = {
     "moments.keep": Setting(_time_ns, "1d", "moments stay for so long, within these limits"),
     "moments.stood": Setting(_time_ns, "1s", "what has stood for so long is kept when it goes"),
     "auto.harnesses": Setting(_names, "", "programs whose every child is a step, with commas"),
+    "collisions": Setting(_one_of(*CHOICES), TELL, "a file that another session changed meanwhile"),
     "exclude.patterns": Setting(_patterns, "", "keep these out of history, as in .gitignore"),
     "record.command": Setting(_one_of(*RECORDS), MASKED, "of commands, record so much in history"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
@@ -175,6 +177,11 @@ class Settings(NamedTuple):
     def record_command(self) -> str:
         """How much of a command line goes into history: one of `ckptfs.commands.RECORDS`."""
         return str(SETTINGS["record.command"].read(self.texts["record.command"]))
+
+    @property
+    def collisions(self) -> str:
+        """What happens at a collision: one of `ckptfs.history.collisions.CHOICES`."""
+        return str(SETTINGS["collisions"].read(self.texts["collisions"]))
 
     @property
     def exclude(self) -> tuple[str, ...]:
@@ -282,7 +289,7 @@ def _text(value: object) -> str:
 def _written(texts: dict[str, str]) -> str:
     lines = ["# Settings of ckptfs. `ckptfs config` lists what there is."]
     section = ""
-    for name in sorted(texts):
+    for name in sorted(texts, key=lambda name: ("." in name, name)):  # TOML has tables last
         above, _, key = name.rpartition(".")
         if above != section:
             section = above

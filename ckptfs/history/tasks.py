@@ -451,7 +451,7 @@ def revert(
     if not plan.goals:
         return Reverted(plan)
     before = seal(fs, "restore", f"before revert of task {name}", fs.clock(), cause=cause)
-    with or_roll_back(fs, before, changed, cause or Cause()):
+    with or_roll_back(fs, [before], changed):
         put_back(fs, plan.goals, changed)
     after = seal(
         fs, KIND, f"task reverted: {name}", fs.clock(), metadata={"task": name}, cause=cause

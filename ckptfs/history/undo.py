@@ -104,12 +104,12 @@ def plan_back(fs: Filesystem, entry: LogEntry) -> Plan:
     if entry.whole is None:
         return plan(fs, target, scope.paths)
     changes = [change for change in _changes(fs, target) if _concerns(change, scope)]
-    return Plan(target.id, *paths_by_effect(changes), token_of(fs, target, scope.paths))
+    return Plan(target.id, *paths_by_effect(changes), token_of(fs, target.epoch, scope.paths))
 
 
 def token_back(fs: Filesystem, entry: LogEntry) -> str:
     """The token that such a plan has now."""
-    return token_of(fs, find(fs.store, entry.before), _scope(entry).paths)
+    return token_of(fs, find(fs.store, entry.before).epoch, _scope(entry).paths)
 
 
 def head_after(fs: Filesystem, entry: LogEntry) -> Checkpoint | None:
@@ -165,7 +165,7 @@ def _put_back(
     scope = _scope(entry)
     goals = {Claim(path, path in scope.tops): target for path in scope.paths}
     before = seal(fs, "restore", f"before {kind} to {target.id}", fs.clock(), cause=cause)
-    with or_roll_back(fs, before, changed, cause):
+    with or_roll_back(fs, [before], changed):
         put_back(fs, goals, changed)
     log_restore(fs, kind, target, before, changed, cause, takes_back=entry)
     return Restored(before, target.id, changed)

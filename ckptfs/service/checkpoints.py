@@ -21,6 +21,7 @@ from ckptfs.history import (
     Cause,
     Changed,
     Checkpoint,
+    collisions,
     hook_checkpoints,
     references,
     removal,
@@ -327,11 +328,13 @@ def do_mark(
     metadata: dict[str, str],
     weak: bool,
     with_subagents: bool,
+    writes: list[bytes],
 ) -> JsonObject:
     """A checkpoint of now. ``changed`` tells whether a new one was taken.
 
     ``ran`` is the command that it is about, which follows the message as far as it may go into
-    history.
+    history. ``writes`` are the files that a tool is about to write; ``refuse`` tells whether it
+    has to leave that, because of ``collisions``.
     """
     service = call.service
     if kind not in hook_checkpoints.KINDS:
@@ -346,12 +349,45 @@ def do_mark(
         command = commands.shown(ran, service.record_command())
         begun = runs.tool_runs_of(service.fs.store)
         begun.began(metadata.get("session", ""), call_id, command, service.fs.clock)
+    met, refuse = ([], False) if weak or kind != "hook" else _announced(service, metadata, writes)
+    if met:
+        metadata[collisions.COLLISION] = "\n".join(item["message"] for item in met)
     same = service.unchanged_since()
     found = hook_checkpoints.mark(
         service.fs, kind, message, same, metadata=metadata, cause=call.cause, weak=weak
     )
     service.fs.commit()
-    return {**wire.checkpoint(found), "changed": same is None or found.id != same.id}
+    changed = same is None or found.id != same.id
+    return {**wire.checkpoint(found), "changed": changed, "collisions": met, "refuse": refuse}
+
+
+def _announced(
+    service: Service, metadata: dict[str, str], paths: list[bytes]
+) -> tuple[list[JsonObject], bool]:
+    """Note what a tool is about to do: write these files, or run a command. Returns the collisions
+    of that, and whether it is refused, so that it will not happen."""
+    setting, session = service.on_collision(), metadata.get("session", "")
+    if setting == collisions.OFF or not session:
+        return [], False
+    known, now_ns = collisions.collisions_of(service.fs), service.fs.clock()
+    call = metadata.get(hook_checkpoints.TOOL_USE) or metadata.get("tool", "")
+    if not paths:
+        known.runs(session, call, now_ns)
+        return [], False
+    service.fs.flush()
+    found = list(map(wire.collision, known.of(service.fs, session, paths)))
+    refuse = bool(found) and setting == collisions.REFUSE
+    if not refuse:
+        known.writes(session, call, paths, now_ns)
+    return found, refuse
+
+
+def do_read(call: Call, reader: str, paths: list[bytes]) -> JsonObject:
+    """A session has read files, as its hook says; ``count`` of them were noted."""
+    fs, wanted = call.service.fs, call.service.on_collision() != collisions.OFF
+    if wanted and reader:
+        collisions.collisions_of(fs).read(reader, paths, fs.clock())
+    return {"count": len(paths) if wanted and reader else 0}
 
 
 def _recorded(
@@ -381,6 +417,8 @@ def _with_result(fs: Filesystem, item: dict[str, str]) -> Checkpoint | None:
     begun = runs.tool_runs_of(fs.store)
     call_id = item["tool_use_id"] or item["tool"]
     run = begun.ended(item["session"], call_id, item["result"], fs.clock)
+    known = collisions.collisions_of(fs)
+    known.ended(item["session"], call_id, fs.clock(), well=item["result"] == "ok")
     return found if found is None or run is None else runs.record_run(fs.store, found, run)
 
 

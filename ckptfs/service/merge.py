@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ckptfs import history, interrupts
 from ckptfs.errors import TreeMoved, UsageError
-from ckptfs.history import Cause, Changed, Checkpoint, merge, merge_steps
+from ckptfs.history import Cause, Changed, merge, merge_steps, references
+from ckptfs.history.merge import Theirs
 from ckptfs.history.merge_plan import EXCLUDED
 from ckptfs.history.merge_steps import Conflict, MergePlan
 from ckptfs.service import wire
@@ -35,8 +36,7 @@ class Merging:
         by_path: Mapping[str, str],
     ) -> None:
         self._service = service
-        self.theirs: Checkpoint = service.find(source)
-        self._title = source if source != str(self.theirs.id) else f"checkpoint {source}"
+        self.theirs = _theirs(service, source)
         self._resolution = _known(resolution)
         self._by_path = {os.fsencode(path): _known(each) for path, each in by_path.items()}
         service.fs.flush()
@@ -45,7 +45,7 @@ class Merging:
     def _select(self, patterns: Sequence[bytes]) -> list[bytes]:
         fs = self._service.fs
         views = (fs.head, fs.view_of(self.theirs.epoch))
-        reason = f"neither checkpoint {self.theirs.id} nor the workspace has it"
+        reason = f"neither {self.theirs.title} nor the workspace has it"
         with paths_known("merge", reason, named=b", ".join(patterns)):
             return history.select(fs, views, patterns)
 
@@ -54,7 +54,7 @@ class Merging:
         return merge.token_for(self._service.fs, self.theirs, self._paths)
 
     def plan(self) -> MergePlan:
-        labels = Labels(b"ours", b"base", os.fsencode(self._title))
+        labels = Labels(b"ours", b"base", os.fsencode(self.theirs.title))
         fs = self._service.fs
         return merge.plan_merge(fs, self.theirs, self._resolve, labels, self._paths)
 
@@ -74,13 +74,27 @@ class Merging:
             service.fs,
             self.theirs,
             plan,
-            title=self._title,
             whole=not self._paths,
             changed=changed,
             cause=cause,
         )
         service.fs.sync()
         return done
+
+
+def _theirs(service: Service, source: str) -> Theirs:
+    """What a reference names: another line as it is, or a checkpoint."""
+    fs = service.fs
+    found = references.resolve(fs, source, fs.clock())
+    if found.checkpoint is not None:
+        is_number = source == str(found.checkpoint.id)
+        return merge.of_checkpoint(found.checkpoint, "" if is_number else source)
+    if found.line is None or found.line == fs.line:
+        raise UsageError(
+            f"Cannot merge {source} into itself. Nothing was changed.",
+            hint="Name another fork, `main`, or a checkpoint.",
+        )
+    return merge.of_line(fs.store, found.line, source)
 
 
 def _known(resolution: str) -> str:
@@ -112,6 +126,7 @@ def do_merge(
     with nothing_in_the_way("merge"):
         done = merging.carry_out(plan, call.cause)
     return found | {
+        "checkpoint": done.theirs.id,
         "changed": True,
         "before": done.before.id,
         "after": done.after.id,
@@ -122,7 +137,7 @@ def do_merge(
 def _planned(merging: Merging, plan: MergePlan) -> JsonObject:
     added, modified, deleted = plan.paths()
     return {
-        "checkpoint": merging.theirs.id,
+        "checkpoint": theirs.id if (theirs := merging.theirs.checkpoint) else None,
         "changed": False,
         "before": None,
         "after": None,

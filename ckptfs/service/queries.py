@@ -9,7 +9,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import history, interrupts
-from ckptfs.history import Checkpoint, LogEntry, log, references
+from ckptfs.errors import UsageError
+from ckptfs.fs import Filesystem
+from ckptfs.history import Checkpoint, LogEntry, comparison, log, references
+from ckptfs.history.comparison import Comparison
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.compare import Counts, Difference
 from ckptfs.history.log import Listed, Version
@@ -157,6 +160,42 @@ def _difference_record(
         pairs = found.file_pairs(service.fs)
         record["files"] = [wire.pair(pair) for pair in interrupts.checked(pairs)]
     return record
+
+
+def do_compare(call: Call, states: list[str]) -> JsonObject:
+    """Of each state its name, counts, lines and runs; of each path what they made of it."""
+    if len(states) < 2:
+        raise UsageError("Cannot compare fewer than two states: name forks or checkpoints.")
+    fs = call.service.fs
+    found = comparison.compare(fs, states)
+    return {
+        "base": None if found.base is None else wire.checkpoint(found.base),
+        "states": [_state_record(state) for state in found.states],
+        "paths": [_compared_path(fs, found, path) for path in interrupts.checked(found.paths())],
+    }
+
+
+def _state_record(state: comparison.State) -> JsonObject:
+    saved = state.reference.checkpoint
+    return {
+        "name": state.reference.text,
+        "saved": None if saved is None else wire.checkpoint(saved),
+        **compare.count_changes(state.changes.values())._asdict(),
+        "lines_added": state.lines.added,
+        "lines_removed": state.lines.removed,
+        "runs": [dict(vars(run)) for run in state.runs],
+    }
+
+
+def _compared_path(fs: Filesystem, found: Comparison, path: bytes) -> JsonObject:
+    """``changed_by`` are the names of the states that changed it; ``alike`` says whether they made
+    the same of it."""
+    changed = [state for state in found.states if path in state.changes]
+    return {
+        "path": os.fsdecode(path),
+        "changed_by": [state.reference.text for state in changed],
+        "alike": comparison.alike(fs, changed, path),
+    }
 
 
 def do_contents(call: Call, view: int, paths: list[bytes], limit: int) -> JsonObject:

@@ -56,7 +56,7 @@ def restore(
     service.fs.flush()
     with interrupts.stoppable():
         paths = _select(service, target, patterns)
-        if token and history.token_of(service.fs, target, paths) != token:
+        if token and history.token_of(service.fs, target.epoch, paths) != token:
             raise TreeMoved
         with nothing_in_the_way():
             differs = history.would_change(service.fs, target, paths)
@@ -165,18 +165,24 @@ def _kept_out(path: bytes, target: Checkpoint) -> PathUnknown:
 
 
 def steps_back(service: Service, steps: int) -> Checkpoint:
-    """The checkpoint that `rewind` goes to. One step back is the newest that differs from now:
-    those that the workspace still equals do not count."""
-    way = history.lineage(service.fs)
-    service.fs.flush()
-    with interrupts.stoppable():
-        while way and not history.would_change(service.fs, way[0], []):
-            way = way[1:]
+    """The checkpoint that `rewind` goes to. One step back is the newest that differs from now, the
+    next one the newest before it that differs from it, and so on: what an undo or redo made of a
+    state that another checkpoint has is no step."""
     if steps < 1:
         raise UsageError("Cannot rewind: N counts from 1. Nothing was changed.")
-    if steps > len(way):
-        raise CheckpointUnknown(f"@-{steps}", reason=_too_far(steps, len(way)))
-    return way[steps - 1]
+    fs, found, there = service.fs, None, 0
+    fs.flush()
+    with interrupts.stoppable():
+        for item in history.lineage(fs):
+            if found is None:
+                differs = history.would_change(fs, item, [])
+            else:
+                differs = history.differ(fs.store, found, item)
+            if differs:
+                found, there = item, there + 1
+            if there == steps:
+                return item
+    raise CheckpointUnknown(f"@-{steps}", reason=_too_far(steps, there))
 
 
 def undo(

@@ -108,6 +108,7 @@ class Service:
     shortage = settings_verbs.shortage
     heaviest = settings_verbs.heaviest
     record_command = settings_verbs.record_command
+    on_collision = settings_verbs.on_collision
     exclude = settings_verbs.exclude
     add_excluded = settings_verbs.add_excluded
 

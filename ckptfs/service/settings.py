@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import commands, config, interrupts
 from ckptfs.errors import SettingInvalid
-from ckptfs.history import Checkpoint, excluded, expiry
+from ckptfs.history import Checkpoint, collisions, excluded, expiry
 from ckptfs.history import settings as settings_file
 from ckptfs.history.expiry import Outcome
 from ckptfs.history.retention import Decision, RetentionPolicy
@@ -99,6 +99,14 @@ def record_command(service: Service) -> str:
         return service.settings().record_command
     except SettingInvalid:
         return commands.MASKED
+
+
+def on_collision(service: Service) -> str:
+    """What happens at a collision. A wrong setting keeps no checkpoint from being taken."""
+    try:
+        return service.settings().collisions
+    except SettingInvalid:
+        return collisions.TELL
 
 
 def exclude(service: Service) -> tuple[str, ...]:

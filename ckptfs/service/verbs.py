@@ -41,6 +41,7 @@ SANDBOX, SOCKET, SAME_PATHS = "sandbox", "socket", "same paths"
 
 #: What a verb makes known when it is done.
 CREATED, RESTORED, PRUNED = "checkpoint_created", "checkpoint_restored", "checkpoints_pruned"
+COLLIDED = "collision"
 
 #: An event names at most this many paths of each kind; the answer of the verb names more.
 _NAMED_MAX = 100
@@ -190,6 +191,15 @@ _DECLARED = (
         needs_sync=True,
         about_now=lambda values: values["newer"] in ("", "@", "now"),
         tool="checkpoint_diff",
+    ),
+    Verb(
+        "compare",
+        "queries",
+        SANDBOX,
+        (Parameter("states", REFERENCES),),
+        result="base states paths",
+        changes=NOTHING,
+        needs_sync=True,
     ),
     Verb(
         "show",
@@ -447,8 +457,9 @@ _DECLARED = (
             Parameter("metadata", METADATA, {}),
             Parameter("weak", FLAG, False),
             Parameter("with_subagents", FLAG, False),
+            Parameter("writes", PATHS, []),
         ),
-        result=f"{_SAVED} changed",
+        result=f"{_SAVED} changed collisions refuse",
         needs_sync=True,
         event=CREATED,
     ),
@@ -465,6 +476,13 @@ _DECLARED = (
         result=_SAVED,
     ),
     Verb("result", "checkpoints", SANDBOX, (Parameter("results", _RESULTS),), result="checkpoints"),
+    Verb(
+        "read",
+        "checkpoints",
+        SANDBOX,
+        (Parameter("reader", TEXT), Parameter("paths", PATHS)),
+        result="count",
+    ),
     Verb(
         "subagent",
         "checkpoints",
@@ -588,6 +606,9 @@ def events_of(verb: Verb, result: dict[str, Any]) -> Iterator[Event]:
         if result.get("changed", True) and "id" in result:
             yield Event(CREATED, result, result["id"])
         yield from _pruned(result.get("pruned", []))
+        if found := result.get("collisions"):
+            about = {"collisions": found, "refuse": result["refuse"]}
+            yield Event(COLLIDED, about, result["id"])
     elif result.get("dry_run"):
         return
     elif verb.event == RESTORED:

@@ -20,6 +20,7 @@ from ckptfs.service.arguments import JsonObject, OnProgress
 if TYPE_CHECKING:
     from ckptfs.history import Checkpoint, Restored
     from ckptfs.history.authors import LeftAlone
+    from ckptfs.history.collisions import Collision
     from ckptfs.history.damage import Affected
     from ckptfs.history.diff.compare import Difference, End
     from ckptfs.history.diff.patch import Found, Pair
@@ -63,6 +64,18 @@ _TYPES = {
 
 def names(paths: Iterable[bytes]) -> list[str]:
     return [os.fsdecode(path) for path in paths]
+
+
+def collision(found: Collision) -> JsonObject:
+    path = os.fsdecode(found.path)
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in path)
+    since = f"changed by session {found.changed_by} since session {found.read_by} read it"
+    return {
+        "path": path,
+        "changed_by": found.changed_by,
+        "read_by": found.read_by,
+        "message": f"{shown}: {since}",
+    }
 
 
 def checkpoint(found: Checkpoint) -> JsonObject:

@@ -33,6 +33,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("state_stage", {"data": "e30="}),
     ("save", {"message": "one", "tag": "t", "metadata": {"k": 1}}),
     ("mark", {"kind": "hook", "message": "a tool", "metadata": {"session": "s", "tool": "x"}}),
+    ("read", {"reader": "s", "paths": ["a"]}),
     ("result", {"results": [{"result": "ok", "session": "s", "tool": "x"}]}),
     ("subagent", {"session": "s", "running": True, "name": "helper"}),
     ("task_start", {"name": "T"}),
@@ -63,6 +64,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("unpin", {"checkpoints": ["u"]}),
     ("exclude", {"patterns": ["*.o"]}),
     ("ran", {"checkpoint": "u", "ran": "true", "exit_code": 0, "duration_ms": 1}),
+    ("compare", {"states": ["u", "@"]}),
     ("merge", {"source": "u", "dry_run": True}),
     ("merge", {"source": "u", "resolution": "markers"}),
     ("prune", {"dry_run": True}),
@@ -179,6 +181,7 @@ TYPED = [
     "tag latest u -w {w}",
     "pin 0 -w {w}",
     "unpin 0 -w {w}",
+    "compare t @ -w {w}",
     "merge t -w {w} --dry-run",
     "merge t -w {w} --theirs",
     "prune -w {w} --dry-run",
@@ -195,6 +198,7 @@ TYPED = [
     "task list -w {w}",
     "task revert T -w {w} --dry-run",
     "hook status -w {w}",
+    "service status {w}",
     "hook plugin {base}/plugin",
 ]
 

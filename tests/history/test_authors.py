@@ -49,6 +49,7 @@ def save(work: Edits) -> history.Checkpoint:
 
 
 def names(work: Edits, ino: Ino, since: history.Checkpoint) -> list[str]:
+    work.fs.flush()
     epochs = epochs_between(work.store, since.epoch, work.fs.head.epoch)
     return [author.command for author in authors.attribution_of(work.fs, epochs).of(ino)]
 

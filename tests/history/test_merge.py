@@ -49,14 +49,15 @@ class Lines:
         return found
 
     def plan(self, resolution: str = UNRESOLVED, paths: tuple[bytes, ...] = ()) -> MergePlan:
-        return merge.plan_merge(self.edits.fs, self.theirs, lambda _: resolution, LABELS, paths)
+        theirs = merge.of_checkpoint(self.theirs)
+        return merge.plan_merge(self.edits.fs, theirs, lambda _: resolution, LABELS, paths)
 
     def merge(self, resolution: str = UNRESOLVED) -> MergePlan:
         plan = self.plan(resolution)
         assert not plan.unresolved
         changed = Changed(set(), set())
         fs = self.edits.fs
-        merge.merge(fs, self.theirs, plan, title="theirs", whole=True, changed=changed)
+        merge.merge(fs, merge.of_checkpoint(self.theirs), plan, whole=True, changed=changed)
         assert check(self.edits.store) == []
         return plan
 
@@ -239,13 +240,16 @@ def test_one_name_of_several_that_they_replaced_leaves_the_others(lines: Lines) 
 def test_what_comes_by_a_merge_is_newer_than_what_was_built_here(lines: Lines) -> None:
     work = lines.edits
     work.put("source", b"old")
+    work.put("emptied", b"old")
     lines.part()
     work.put("source", b"new")
+    work.put("emptied")
     work.put("added", b"new")
     lines.come_back()
     work.put("built", b"of the old source")
     lines.merge()
     assert work.at("source").mtime_ns > work.at("built").mtime_ns
+    assert work.at("emptied").mtime_ns > work.at("built").mtime_ns
     assert work.at("added").mtime_ns > work.at("built").mtime_ns
 
 

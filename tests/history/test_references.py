@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -108,6 +109,37 @@ def test_a_moment_is_looked_for_among_all_checkpoints_by_time(fs: Filesystem) ->
         save(fs, minute)
     assert number(fs, "12:45") == 2
     assert number(fs, "13:00") == 1
+
+
+def restore(
+    fs: Filesystem, minute: int, target: int, monkeypatch: pytest.MonkeyPatch, **taking_back: Any
+) -> None:
+    monkeypatch.setattr(fs, "clock", lambda: NOON + minute * MINUTE)
+    history.restore(fs, history.find(fs.store, target), **taking_back)
+
+
+def test_a_time_after_a_restore_is_what_the_restore_brought(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(fs, 5), save(fs, 10)
+    restore(fs, 15, 0, monkeypatch)  # leaves 2
+    assert number(fs, "12:14") == 1
+    assert number(fs, "12:16") == 0
+    (undone,) = history.restore_log(fs)
+    restore(fs, 20, 2, monkeypatch, kind="undo", takes_back=undone)  # leaves 3
+    assert number(fs, "12:19") == 0
+    assert number(fs, "12:21") == 2
+    save(fs, 30)
+    assert number(fs, "12:31") == 4
+
+
+def test_a_time_at_which_a_deleted_checkpoint_stood_is_refused(
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = save(fs, 5), save(fs, 10)
+    restore(fs, 15, 0, monkeypatch)
+    fs.store.describe_epoch(first.epoch, {})
+    assert "checkpoint 0 stood" in refusal(fs, "12:16").message
 
 
 # -- tags ------------------------------------------------------------------------------------------

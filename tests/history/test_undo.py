@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ckptfs import interrupts
-from ckptfs.errors import NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
-from ckptfs.history import Changed, preparing, seal, tasks
+from ckptfs.errors import CheckpointUnknown, NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
+from ckptfs.history import Changed, lineage, preparing, seal, tasks
 from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from ckptfs.service.restore import head_undo
@@ -227,3 +227,17 @@ def test_taking_back_a_restore_makes_its_checkpoint_the_head_unless_others_chang
     assert head is not None and head.id == service.restores()[-1].before
     work.put("w1", b"work")
     assert head_undo(service) is None
+
+
+def test_a_step_of_a_rewind_is_one_that_differs(work: Edits) -> None:
+    """Undo and redo leave checkpoints of states that others have."""
+    service = Service(work.fs)
+    service.restore("0")
+    service.undo()
+    work.put("f", b"newest")
+    save(work)
+    assert [item.id for item in lineage(work.fs)] == [4, 2, 1, 0]
+    assert service.steps_back(1).id == 2
+    assert service.steps_back(2).id == 0
+    with pytest.raises(CheckpointUnknown, match="there are only 2 before now"):
+        service.steps_back(3)

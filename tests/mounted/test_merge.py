@@ -171,3 +171,16 @@ def test_what_is_excluded_is_never_replaced(work: Workspace) -> None:
         assert (work.path / name).read_text() == "precious"
     assert (work.path / "old").read_text() == "moved"
     assert (work.path / f"{beside}~1").read_text() == "\0theirs"
+
+
+def test_conflicts_are_decided_one_by_one_and_states_compared(work: Workspace) -> None:
+    write(work, a="base\n", b="base\n")
+    there = part(work, {"a": "theirs\n", "b": "theirs\n"}, {"a": "ours\n", "b": "ours\n"})
+    shown = succeed(work.cli("compare", there, "now", "-w", work.path)).stdout
+    assert f"  a  ({there}, now: not alike)" in shown
+    first = f"--resolve={work.path / 'a'}=theirs"
+    assert merge(work, there, first).returncode == CONFLICT
+    bad = merge(work, there, "--resolve=a")
+    assert (bad.returncode, "PATH=HOW is wanted" in bad.stderr) == (2, True)
+    succeed(merge(work, there, first, f"--resolve={work.path / 'b'}=ours"))
+    assert [(work.path / name).read_text() for name in "ab"] == ["theirs\n", "ours\n"]

@@ -51,6 +51,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     ("task_list", {}),
     ("purge", {"paths": ["large"], "dry_run": True}),
     ("prune", {"dry_run": True}),
+    ("compare", {"states": ["1", "@"]}),
     ("merge", {"source": "1", "dry_run": True}),
 ]
 #: They are asked with what others answer.

@@ -27,7 +27,7 @@ from ckptfs.history.checkpoints import (
 )
 from ckptfs.history.diff import patch
 from ckptfs.history.diff.patch import Pair
-from ckptfs.history.diff.tree import ADDED, DELETED, Change, compare_views
+from ckptfs.history.diff.tree import ADDED, DELETED, Change, compare_views, unordered_changes
 from ckptfs.history.excluded import hidden_by_excluded
 from ckptfs.history.paths import ROOT_PATH, is_within, seek, select
 from ckptfs.history.references import resolve
@@ -58,8 +58,8 @@ def count_changes(changes: Iterable[Change]) -> Counts:
 
 
 def count_checkpoint(fs: Filesystem, epoch: Epoch) -> Counts:
-    """What a checkpoint changed against the one it came from."""
-    return count_changes(compare_views(fs, view_before(fs, epoch), fs.view_of(epoch)))
+    """What a checkpoint changed against the one it came from. The caller has flushed."""
+    return count_changes(unordered_changes(fs, view_before(fs, epoch), fs.view_of(epoch)))
 
 
 class End(NamedTuple):
@@ -195,6 +195,7 @@ _PASSING_MAX = 5_000
 
 def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
     """What each checkpoint changed against the one it came from. The caller commits."""
+    fs.flush()
     known = _KnownCounts(fs)
     found = []
     for checkpoint in interrupts.checked(wanted):
