@@ -5,10 +5,10 @@ WORKSPACE ?= ./workspace
 ARGS ?=
 
 # Recipes read these from the environment, so that spaces and quotes in a path need no escaping.
-export WORKSPACE PREFIX SBINDIR DESTDIR
+export WORKSPACE PREFIX SBINDIR DESTDIR UNLOCKED
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests run install uninstall fmt lint types test test-deep bench bench-docs bench-compare check vm clean
+.PHONY: help setup setup-tests run install uninstall fmt lint types test test-deep bench bench-docs bench-compare check lock dist deb vm clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "make %-13s %s\n", $$1, $$2 }'
@@ -58,6 +58,15 @@ bench-compare: setup-tests ## the change of every row since revision BASE=rev; A
 	$(PY) -m bench --quick --base "$(BASE)" $(ARGS)
 
 check: test ## everything that must pass before a commit
+
+lock: ## write anew what setup installs, with hashes, after a change of pyproject.toml; ARGS=--upgrade: newest versions
+	@sh vagrant/packaging/lock.sh $(ARGS)
+
+dist: setup ## sdist and wheel into dist/, each installed and tried in a clean environment; PYTHONS="python3.12 ..."
+	@sh vagrant/packaging/dist.sh $(PYTHONS)
+
+deb: setup ## a Debian package for this distribution into dist/
+	@sh vagrant/packaging/deb.sh
 
 vm: ## a Debian machine with ckptfs set up, by Vagrant
 	@command -v vagrant >/dev/null || { \

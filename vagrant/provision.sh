@@ -10,13 +10,16 @@
 # or a hand-built libfuse counts; package names appear only where something has to be installed.
 # A second call finds everything in place and ends within a second.
 #
-# PYTHON=/path/to/python3 chooses the interpreter.
+# Python packages come from the locks in vagrant/packaging/lock, each file checked by its hash.
+#
+# PYTHON=/path/to/python3 chooses the interpreter. UNLOCKED=1 takes whatever versions pyproject.toml allows.
 
 set -eu
 
 mode=${1:-run}
 root=$(CDPATH='' cd -P -- "$(dirname -- "$0")/.." && pwd)
 venv=$root/.venv
+locks=$root/vagrant/packaging/lock
 python=
 
 say() { printf '%s\n' "$@" >&2; }
@@ -255,6 +258,7 @@ fingerprint() {
     "$venv/bin/python" --version
     cksum <"$root/pyproject.toml"
     cksum <"$root/vagrant/provision.sh"
+    cat "$locks"/*.txt | cksum
     cat "$root"/ckptfs/fuse/server/*.[ch] | cksum
 }
 
@@ -292,21 +296,37 @@ is_usable() {
     is_chosen && new_enough "$venv/bin/python" && grep -qsF "$venv/bin/" "$venv/bin/pip"
 }
 
-build_venv() {
-    if ! is_usable; then
-        say "Creating .venv with $("$python" --version) ($(command -v "$python"))"
-        "$python" -m venv --clear "$venv" || die "Cannot create $venv (the reason stands above)."
-    fi
+pip_install() { "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" >&2; }
+
+# What compiles pyfuse3 goes into .venv first: pip would bring it into a build environment unchecked.
+install_locked() {
+    { pip_install --require-hashes --only-binary :all: --requirement "$locks/build.txt" &&
+        pip_install --require-hashes --no-build-isolation --requirement "$locks/$mode.txt"; } ||
+        die "Cannot install what ckptfs needs into .venv: pip's reason stands above." \
+            "If it could not reach a package index, check the network or pip's configuration, then run make again." \
+            "If the index lacks these versions, take others, whose files are not checked: make setup UNLOCKED=1"
+    pip_install --no-deps --no-build-isolation --editable "$root" ||
+        die "Cannot install ckptfs into .venv: pip's reason stands above."
+}
+
+install_unlocked() {
     case $mode in
     run) what=$root ;;
     tests) what="${root}[dev]" ;;
     deep) what="${root}[dev,fuzz]" ;;
     esac
+    pip_install --editable "$what" || die "Cannot install ckptfs into .venv: pip's reason stands above." \
+        "If it could not reach a package index, check the network or pip's configuration. Then run make again."
+}
+
+build_venv() {
+    if ! is_usable; then
+        say "Creating .venv with $("$python" --version) ($(command -v "$python"))"
+        "$python" -m venv --clear "$venv" || die "Cannot create $venv (the reason stands above)."
+    fi
     say "Installing ckptfs into .venv (the first time pyfuse3 is compiled: about a minute)"
     rm -f "$(stamp_of "$mode")"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$what" >&2 ||
-        die "Cannot install ckptfs into .venv: pip's reason stands above." \
-            "If it could not reach a package index, check the network or pip's configuration. Then run make again."
+    if [ -n "${UNLOCKED:-}" ]; then install_unlocked; else install_locked; fi
     fingerprint >"$(stamp_of run)"
     [ "$mode" = run ] || fingerprint >"$(stamp_of "$mode")"
 }

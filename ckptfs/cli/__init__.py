@@ -14,6 +14,10 @@ def main() -> int:
         from ckptfs.agents.hook import call
 
         call(*sys.argv[3::2])
+    if sys.argv[1:3] == ["__complete", "--"]:
+        from ckptfs.cli.candidates import answer
+
+        return answer(sys.argv[3:])
     _have_streams()
     from ckptfs.cli.entry import run
 

@@ -85,7 +85,7 @@ def _which(args: Namespace, here: list[Agent]) -> str:
 
 
 def _change(args: Namespace, agents: list[Agent]) -> int:
-    project = None if args.user else _project_of(args)
+    project = None if args.user else project_of(args)
     planned = [(agent, _changes(agent, project, args.action)) for agent in agents]
     records = [_record(agent, changes, args) for agent, changes in planned]
     different = [change for _, changes in planned for change in changes if change.new != change.old]
@@ -163,7 +163,7 @@ def _done(action: str, agent: Agent, changes: list[SettingsEdit]) -> str:
     return f"Removed the hook from {agent.title}: {path}."
 
 
-def _project_of(args: Namespace) -> Path:
+def project_of(args: Namespace) -> Path:
     """The workspace that we are in or that is named; else the directory."""
     try:
         return find_workspace(args).path
@@ -171,16 +171,21 @@ def _project_of(args: Namespace) -> Path:
         return config.resolve(args.workspace) if args.workspace else current_directory()
 
 
-def _program() -> list[str]:
-    """How an agent calls us: by name if that is found where an agent looks, else by path."""
+def own_program() -> list[str]:
+    """How to call us from anywhere: by path."""
     own = os.path.realpath(sys.argv[0])
     if os.path.basename(own) != "ckptfs" or not os.access(own, os.X_OK):
         # -P: an agent calls it in the workspace, and Python would look for its modules there first.
         return [sys.executable, "-P", "-m", "ckptfs"]
-    named = shutil.which("ckptfs")
-    if named is not None and os.path.realpath(named) == own:
-        return ["ckptfs"]
     return [os.path.abspath(sys.argv[0])]
+
+
+def _program() -> list[str]:
+    """How an agent calls us: by name if that is found where an agent looks, else by path."""
+    named = shutil.which("ckptfs")
+    if named is not None and os.path.realpath(named) == os.path.realpath(sys.argv[0]):
+        return ["ckptfs"]
+    return own_program()
 
 
 def _command() -> str:
@@ -250,11 +255,11 @@ def _like(descriptor: int, path: Path) -> None:
 def _status(args: Namespace) -> int:
     if args.subject is not None:
         raise UsageError("Cannot show the status of hooks: it takes no name.")
-    project = _project_of(args)
+    project = project_of(args)
     here = {agent.name for agent in found()}
     agents = [
         record
-        for record in (_of_agent(agent, project) for agent in AGENTS.values())
+        for record in (hooks_of(agent, project) for agent in AGENTS.values())
         if record["agent"] in here or _is_installed(record)
     ]
     text = "\n".join(_lines(agents)) or "No agent was found on this machine."
@@ -269,7 +274,7 @@ def _is_installed(record: JsonObject) -> bool:
     )
 
 
-def _of_agent(agent: Agent, project: Path) -> JsonObject:
+def hooks_of(agent: Agent, project: Path) -> JsonObject:
     return {
         "agent": agent.name,
         "title": agent.title,

@@ -28,6 +28,8 @@ from ckptfs.errors import NotConfirmed, UsageError
 _SHOWN = 20
 #: Room for the counts; wider ones widen the column.
 _COUNTS_WIDTH = 12
+#: So much of the remarks is shown however narrow the terminal is.
+_REMARKS_MIN = 20
 #: How much of a command line a list shows.
 _WHO_MAX = 40
 
@@ -89,7 +91,7 @@ def show_list(args: Namespace) -> int:
         output.result(record, "", as_json=True)
         return 0
     with paged() as out:
-        for line in _lines(record["checkpoints"]):
+        for line in _lines(record["checkpoints"], output.screen_width()):
             out.line(line.encode("utf-8", "surrogateescape"))
     _say_rest(args, len(record["checkpoints"]), record["more"], record["moments"])
     return 0
@@ -113,13 +115,18 @@ def _say_rest(args: Namespace, shown: int, more: int, moments: int) -> None:
         output.note("No such checkpoint." if limited else "There is no checkpoint yet.")
 
 
-def _lines(checkpoints: list[JsonObject]) -> list[str]:
+def _lines(checkpoints: list[JsonObject], width: int | None = None) -> list[str]:
+    """A line each. With ``width``, that of the terminal, what does not fit is cut from the middle
+    of its remarks: a line that wraps hides the columns."""
     counts = ["+{added} ~{modified} -{deleted}".format(**item) for item in checkpoints]
-    width = max([_COUNTS_WIDTH, *map(len, counts)])
-    return [_line(item, f"{text:<{width}}") for item, text in zip(checkpoints, counts, strict=True)]
+    column = max([_COUNTS_WIDTH, *map(len, counts)])
+    return [
+        _line(item, f"{text:<{column}}", width)
+        for item, text in zip(checkpoints, counts, strict=True)
+    ]
 
 
-def _line(checkpoint: JsonObject, counts: str) -> str:
+def _line(checkpoint: JsonObject, counts: str, width: int | None) -> str:
     moment = output.time_text(checkpoint["time_ns"])
     words = [checkpoint["message"] + _ended(checkpoint)]
     if checkpoint["runs"]:
@@ -135,7 +142,10 @@ def _line(checkpoint: JsonObject, counts: str) -> str:
     if who:
         words.append(f" by {who}")
     remarks = output.safe(" ".join(filter(None, words)))
-    return f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} {remarks}".rstrip()
+    columns = f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} "
+    if width is not None:
+        remarks = output.cut_middle(remarks, max(_REMARKS_MIN, width - len(columns)))
+    return f"{columns}{remarks}".rstrip()
 
 
 def _ended(checkpoint: JsonObject) -> str:
@@ -298,7 +308,7 @@ def purge(args: Namespace) -> int:
 
 
 def _purged_text(record: JsonObject) -> str:
-    paths = output.count_text(record["path_count"], "path", "paths")
+    paths = output.paths_text(record["path_count"])
     text = f"Purged {paths} from the workspace and every checkpoint"
     if record["elsewhere"]:
         return f"{text}."

@@ -225,12 +225,12 @@ def _restores(args: Namespace, workspace: Workspace) -> int:
 
 def _restore_line(entry: JsonObject) -> str:
     when = output.time_text(entry["time_ns"])
-    names = output.count_text(entry["entries"], "name", "names")
+    paths = output.paths_text(entry["entries"])
     what = f"{entry['kind']} of checkpoint {entry['checkpoint']}"
     undo = f", state before: {entry['before']}" if entry["before"] is not None else ""
     command = f"  {output.safe(entry['command'])}" if entry["command"] else ""
     number = f"#{entry['number']}"  # marked, or it would pass for a checkpoint's
-    return f"{number:>6}  {when}  {what}: {names}{undo}{command}"
+    return f"{number:>6}  {when}  {what}: {paths}{undo}{command}"
 
 
 # -- diff --stat -----------------------------------------------------------------------------------

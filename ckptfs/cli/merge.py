@@ -1,10 +1,13 @@
-"""`ckptfs merge`: what it brought, what it could not decide, and how to go on."""
+"""`ckptfs merge` and `compare`: what a merge brought, what it could not decide and how to go on;
+what several states changed."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterator
 
 from ckptfs.cli import output
+from ckptfs.cli.diff import counts_text
 from ckptfs.cli.output import JsonObject, shown_name
 from ckptfs.cli.workspace import (
     find_workspace,
@@ -12,8 +15,9 @@ from ckptfs.cli.workspace import (
     path_below_root,
     this_command,
 )
+from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
-from ckptfs.errors import MergeConflict
+from ckptfs.errors import MergeConflict, UsageError
 
 _KINDS = {
     "content": "both changed the same lines",
@@ -37,6 +41,7 @@ def merge(args: Namespace) -> int:
     asked: JsonObject = {
         "source": args.source,
         "resolution": args.resolution,
+        "resolutions": _resolutions(args.resolve, workspace),
         "token": args.token,
         "dry_run": args.dry_run,
         **this_command(),
@@ -48,6 +53,57 @@ def merge(args: Namespace) -> int:
             record = session.call("merge", asked)
     output.result(record, _text(args, record), as_json=args.json)
     return MergeConflict.exit_code if _unresolved(record) else 0
+
+
+def _resolutions(words: list[str], workspace: Workspace) -> dict[str, str]:
+    """By path what becomes of a conflict."""
+    found = {}
+    for word in words:
+        path, mark, how = word.rpartition("=")
+        if not (mark and path):
+            raise UsageError(
+                f"Cannot resolve {word!r}: PATH=HOW is wanted. Nothing was changed.",
+                hint="HOW is ours, theirs or markers.",
+            )
+        found[path_below_root(path, workspace, "merge")] = how
+    return found
+
+
+def compare(args: Namespace) -> int:
+    workspace = find_workspace(args)
+    with open_workspace(workspace) as session:
+        record = session.call("compare", {"states": args.states})
+    output.result(record, "\n".join(_compared(record)), as_json=args.json)
+    return 0
+
+
+def _compared(record: JsonObject) -> Iterator[str]:
+    """A line for each state, then the paths: those of several states first."""
+    base = record["base"]
+    yield f"Since {'the beginning' if base is None else 'checkpoint ' + str(base['id'])}:"
+    for state in record["states"]:
+        lines = f"+{state['lines_added']} -{state['lines_removed']} lines"
+        yield output.safe(f"  {state['name']}  {counts_text(state)} paths, {lines}{_ran(state)}")
+    several = [each for each in record["paths"] if len(each["changed_by"]) > 1]
+    if several:
+        yield "In common:"
+    for each in several:
+        how = "alike" if each["alike"] else "not alike"
+        yield f"  {shown_name(each['path']).decode()}  ({', '.join(each['changed_by'])}: {how})"
+    for state in record["states"]:
+        own = [each for each in record["paths"] if each["changed_by"] == [state["name"]]]
+        if own:
+            yield output.safe(f"Only {state['name']}:")
+        yield from (f"  {shown_name(each['path']).decode()}" for each in own)
+
+
+def _ran(state: JsonObject) -> str:
+    """How the commands ended that were run there."""
+    ended = [
+        f"`{run['command']}` " + ("passed" if run["exit_code"] == 0 else f"{run['exit_code']}")
+        for run in state["runs"]
+    ]
+    return "; " + ", ".join(ended) if ended else ""
 
 
 def _unresolved(record: JsonObject) -> list[JsonObject]:
@@ -62,11 +118,11 @@ def _text(args: Namespace, record: JsonObject) -> str:
         return "\n".join([said, *_conflict_lines(record)])
     lines = [*_path_lines(record), *_conflict_lines(record)]
     if args.dry_run:
-        return "\n".join([f"To merge {output.safe(args.source)}:", *lines, _token_line(record)])
+        return "\n".join(
+            [f"To merge {output.safe(args.source)}:", *lines, output.token_line(record)]
+        )
     count = sum(len(record[kind]) for _, kind in _MARKS)
-    done = (
-        f"Merged {output.safe(args.source)}: {output.count_text(count, 'path', 'paths')} changed."
-    )
+    done = f"Merged {output.safe(args.source)}: {output.paths_text(count)} changed."
     done += f" `ckptfs undo` takes it back (checkpoint {record['before']})."
     return "\n".join([done, *_conflict_lines(record)])
 
@@ -78,7 +134,7 @@ def _undecided(args: Namespace, record: JsonObject) -> str:
         f"Nothing was merged: {output.count_text(count, 'conflict', 'conflicts')}.",
         *_conflict_lines(record),
         f"`ckptfs merge {source} --markers` merges and marks them in the files, --ours keeps what",
-        "is here, --theirs takes what is there; with PATH... only there.",
+        "is here, --theirs takes what is there; --resolve PATH=HOW decides one of them.",
     ]
     return "\n".join(lines)
 
@@ -96,7 +152,3 @@ def _conflict_lines(record: JsonObject) -> list[str]:
 
 def _resolved(conflict: JsonObject) -> str:
     return f": {conflict['resolution']}" if conflict["resolution"] else ""
-
-
-def _token_line(record: JsonObject) -> str:
-    return f"token {record['token']}"

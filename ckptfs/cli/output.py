@@ -144,11 +144,39 @@ def count_text(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
+def paths_text(count: int) -> str:
+    """How many paths: "1 path", "12,000 paths"."""
+    return count_text(count, "path", "paths")
+
+
 def some_paths(paths: Sequence[str], most: int, count: int | None = None) -> list[str]:
     """An indented line for each path, up to ``most``; then how many of ``count`` are not named."""
     lines = [f"  {safe(path)}" for path in paths[:most]]
     more = (len(paths) if count is None else count) - len(lines)
     return [*lines, f"  ... and {more:,} more"] if more else lines
+
+
+def token_line(plan: JsonObject) -> str:
+    """The token of a dry run, and what it is for."""
+    return f"token {plan['token']}  (--if-unchanged TOKEN does this, if nothing changed until then)"
+
+
+def cut_middle(text: str, width: int) -> str:
+    """As much of a text as fits, its beginning and its end."""
+    if len(text) <= width:
+        return text
+    tail = max(0, width - 1) // 3
+    return text[: max(0, width - 1 - tail)] + "…" + text[len(text) - tail :]
+
+
+def screen_width() -> int | None:
+    """How wide the terminal is that results go to; None if they go elsewhere."""
+    if not sys.stdout.isatty():
+        return None
+    try:
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns) or None
+    except (OSError, ValueError):
+        return None
 
 
 def time_text(time_ns: int) -> str:

@@ -165,8 +165,7 @@ def _result_text(record: JsonObject, op: str, asked: JsonObject) -> str:
                 " `latest` is the newest one, and every restore makes a new one: use its number."
             )
         return text
-    text = f"Restored checkpoint {number}: {output.count_text(record['entries'], 'name', 'names')}"
-    text += " changed."
+    text = f"Restored checkpoint {number}: {output.paths_text(record['entries'])} changed."
     if asked.get("backup", True):
         back = "redo" if op == "undo" else "undo"
         text += f" `ckptfs {back}` takes it back (checkpoint {record['before']})."
@@ -178,8 +177,8 @@ def _selective_text(record: JsonObject, asked: JsonObject) -> str:
     if not record["changed"]:
         text = f"Nothing to restore: nothing that changed since {number} is by {who} alone."
     else:
-        names = output.count_text(record["entries"], "name", "names")
-        text = f"Restored what {who} changed since checkpoint {number}: {names} changed."
+        paths = output.paths_text(record["entries"])
+        text = f"Restored what {who} changed since checkpoint {number}: {paths} changed."
         if asked.get("backup", True):
             text += f" `ckptfs undo` takes it back (checkpoint {record['before']})."
     return "\n".join([text, *_skipped_lines(record["skipped"])])
@@ -213,7 +212,7 @@ def _is_nothing(plan: JsonObject) -> bool:
 def _dry_text(plan: JsonObject) -> str:
     """What a restore would do, with the token that restores exactly that."""
     text = _plan_text(plan)
-    return text if _is_nothing(plan) else f"{text}\ntoken {plan['token']}"
+    return text if _is_nothing(plan) else f"{text}\n{output.token_line(plan)}"
 
 
 def _plan_text(plan: JsonObject, most: int = sys.maxsize) -> str:

@@ -303,7 +303,7 @@ def _list(session: Session, args: Namespace) -> tuple[JsonObject, str]:
 
 
 def _line(found: JsonObject) -> str:
-    count = "?" if found["count"] is None else output.count_text(found["count"], "path", "paths")
+    count = "?" if found["count"] is None else output.paths_text(found["count"])
     words = f"{output.safe(found['name'])}  {output.safe(found['message'])}".rstrip()
     return f"{found['state']:<8}  {output.time_text(found['started_ns'])}  {count:>12}  {words}"
 
@@ -316,7 +316,7 @@ def _revert(session: Session, args: Namespace) -> tuple[JsonObject, str]:
         return record, _plan_text(record, name)
     if not record["changed"]:
         return record, f"Task {name} changed nothing; no checkpoint was taken."
-    names = output.count_text(record["count"], "path", "paths")
+    names = output.paths_text(record["count"])
     back = f"`ckptfs undo` brings it again (checkpoint {record['before']})."
     return record, f"Reverted task {name}: {names}. {back}"
 

@@ -1,5 +1,5 @@
-"""`ckptfs workspaces`, `forget`, `config` and `shell-init`: which workspaces there are, their
-settings, and code for a shell's rc file.
+"""`ckptfs workspaces`, `forget`, `config`, `shell-init`, `completion`: which workspaces there are,
+their settings, and code for a shell's rc file.
 """
 
 from __future__ import annotations
@@ -243,10 +243,18 @@ def _setting_line(item: JsonObject) -> str:
     return line if fits else f"{line}\n    {value}"
 
 
-# -- shell-init ------------------------------------------------------------------------------------
+# -- shell-init, completion ------------------------------------------------------------------------
 
 
 def shell_init(args: Namespace) -> int:
-    code = Path(__file__).with_name(f"init.{args.shell}").read_text()
+    return _print_code("init", args)
+
+
+def completion(args: Namespace) -> int:
+    return _print_code("completion", args)
+
+
+def _print_code(name: str, args: Namespace) -> int:
+    code = Path(__file__).with_name(f"{name}.{args.shell}").read_text()
     output.result({"shell": args.shell, "code": code}, code.rstrip("\n"), as_json=args.json)
     return 0

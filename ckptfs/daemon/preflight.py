@@ -65,7 +65,7 @@ _LOOK_AGAIN = 0.2
 #: The same for one whose store is gone.
 _GONE_PATIENCE = 10.0
 
-_CAP_SYS_ADMIN = 21
+CAP_SYS_ADMIN = 21
 
 _HINT_RO = "Use a directory that you own, or mount it read-only with `-o ro`."
 
@@ -353,7 +353,7 @@ def check_machine(path: Path, *, allow_other: bool) -> None:
         raise NoFusermount(path)
     _check_device(path)
     if os.geteuid() == 0:
-        if not has_capability(_CAP_SYS_ADMIN):
+        if not has_capability(CAP_SYS_ADMIN):
             raise NoPermission(
                 path,
                 "this container may not mount",

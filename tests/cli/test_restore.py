@@ -48,7 +48,7 @@ def test_nothing_to_restore_takes_no_checkpoint(work: Workspace) -> None:
 
 def test_a_path_that_was_restored_is_what_it_was(work: Workspace) -> None:
     file = work.path / "file"
-    assert "1 name" in succeed(work.cli("restore", "0", file, "-w", work.path)).stdout
+    assert "1 path changed" in succeed(work.cli("restore", "0", file, "-w", work.path)).stdout
     again = succeed(work.cli("restore", "0", file, "-w", work.path)).stdout
     assert again.startswith("Nothing to restore")
     assert checkpoints(work) == 3

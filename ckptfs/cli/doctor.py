@@ -1,0 +1,237 @@
+"""`ckptfs doctor`: whether this machine can serve workspaces, and what to do where it cannot.
+
+It only looks: at the kernel, at FUSE, at limits and the clock, at the workspaces of this user, at
+mounts that were left over, and at the hooks of coding agents. It opens no store.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import shutil
+import time
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptfs import config
+from ckptfs.cli import output
+from ckptfs.control import runtime
+from ckptfs.errors import CkptfsError, ProblemsFound, shell
+
+OK, LOOK, WRONG = "ok", "to look at", "wrong"
+
+_DEVICE = "/dev/fuse"
+_FUSE_CONF = Path("/etc/fuse.conf")
+#: A daemon has a file open for each file that programs have open, and some of its own.
+_OPEN_FILES = 1024
+#: Below this much free space `retention.min_free` lets checkpoints expire on most disks.
+_FREE_BYTES = 1 << 30
+#: A file that is so many seconds younger than now was written by another clock.
+_AHEAD_S = 60
+#: Of adjtimex(2): where the status stands in its structure, and the bit of a clock that is free.
+_TIMEX_BYTES, _STATUS_AT, _UNSYNCHRONISED = 512, 40, 0x40
+
+
+class Finding(NamedTuple):
+    """``level`` is ok, to look at or wrong; ``advice`` is what to do, empty if all is well."""
+
+    subject: str
+    level: str
+    text: str
+    advice: str = ""
+
+
+def doctor(args: Namespace) -> int:
+    findings = list(_findings(args))
+    wrong = any(item.level == WRONG for item in findings)
+    record = {"findings": [item._asdict() for item in findings], "healthy": not wrong}
+    output.result(record, "\n".join(_lines(findings)), as_json=args.json)
+    return ProblemsFound.exit_code if wrong else 0
+
+
+def _lines(findings: list[Finding]) -> Iterator[str]:
+    for item in findings:
+        yield output.safe(f"{item.level:<10}  {item.subject:<12} {item.text}")
+        if item.advice:
+            yield output.safe(f"{'':<25}{item.advice}")
+
+
+def _findings(args: Namespace) -> Iterator[Finding]:
+    yield Finding("kernel", OK, f"{os.uname().sysname} {os.uname().release}")
+    yield _device()
+    yield _mounting()
+    yield _other_users()
+    yield _server()
+    yield _free_space()
+    yield _open_files()
+    yield _clock()
+    yield from _workspaces()
+    yield from _left_over()
+    yield from _agents(args)
+
+
+# -- FUSE ------------------------------------------------------------------------------------------
+
+
+def _device() -> Finding:
+    try:
+        mode = os.stat(_DEVICE).st_mode & 0o777
+        os.close(os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except FileNotFoundError:
+        advice = "sudo modprobe fuse; in a container: --device /dev/fuse --cap-add SYS_ADMIN"
+        return Finding(_DEVICE, WRONG, "is not there", advice)
+    except PermissionError:
+        return Finding(
+            _DEVICE, WRONG, f"you may not open it (mode {mode:o})", f"sudo chmod 666 {_DEVICE}"
+        )
+    except OSError as error:
+        return Finding(_DEVICE, WRONG, f"cannot be opened: {error.strerror}", "sudo modprobe fuse")
+    return Finding(_DEVICE, OK, f"can be opened (mode {mode:o})")
+
+
+def _mounting() -> Finding:
+    """root mounts by itself, others need a helper."""
+    from ckptfs.daemon import mounts, preflight
+
+    program = mounts.fusermount()
+    if os.geteuid() == 0:
+        if not preflight.has_capability(preflight.CAP_SYS_ADMIN):
+            advice = "start the container with --cap-add SYS_ADMIN"
+            return Finding("mounting", WRONG, "this container may not mount", advice)
+        return Finding("mounting", OK, "root mounts without a helper")
+    if program is None:
+        advice = "install it, on Debian and Ubuntu: sudo apt install fuse3"
+        return Finding("mounting", WRONG, "fusermount3 is not installed", advice)
+    return Finding("mounting", OK, f"by {program}")
+
+
+def _other_users() -> Finding:
+    from ckptfs.daemon import preflight
+
+    if os.geteuid() == 0:
+        return Finding("allow-other", OK, "root may use --allow-other")
+    if preflight.user_allow_other(_FUSE_CONF):
+        return Finding("allow-other", OK, f"allowed by {_FUSE_CONF}")
+    return Finding("allow-other", OK, f"not allowed; the line user_allow_other in {_FUSE_CONF} is")
+
+
+def _server() -> Finding:
+    from ckptfs.fuse.server import binding
+
+    module, reason = binding.load()
+    if module is None:
+        return Finding("server", LOOK, f"portable, which is slower: {reason}", "make setup")
+    return Finding("server", OK, "the compiled server is built and can be loaded")
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+def _free_space() -> Finding:
+    place = config.data_dir()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    text = f"{output.bytes_text(free)} free for stores at {place}"
+    if free < _FREE_BYTES:
+        return Finding("disk", LOOK, text, "make room; `ckptfs compact` gives free room back")
+    return Finding("disk", OK, text)
+
+
+def _open_files() -> Finding:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = "no limit" if most == resource.RLIM_INFINITY else f"at most {most:,}"
+    if most != resource.RLIM_INFINITY and most < _OPEN_FILES:
+        return Finding("open files", LOOK, text, f"raise the hard limit: ulimit -n {_OPEN_FILES}")
+    return Finding("open files", OK, text)
+
+
+def _clock() -> Finding:
+    ahead = [item for item in config.known() if _is_ahead(item)]
+    if ahead:
+        text = f"it is behind what {ahead[0].store} was written at"
+        advice = "set the clock; checkpoints are found by their times"
+        return Finding("clock", WRONG, text, advice)
+    state = ctypes.create_string_buffer(_TIMEX_BYTES)
+    if ctypes.CDLL(None).adjtimex(state) < 0:
+        return Finding("clock", OK, "whether it is synchronised cannot be told here")
+    if int.from_bytes(state.raw[_STATUS_AT : _STATUS_AT + 4], "little") & _UNSYNCHRONISED:
+        advice = "fine for one machine; else: timedatectl set-ntp true"
+        return Finding("clock", OK, f"not synchronised ({advice})")
+    return Finding("clock", OK, "synchronised")
+
+
+def _is_ahead(workspace: config.Workspace) -> bool:
+    try:
+        written = (workspace.store / "data.mdb").stat().st_mtime
+    except OSError:
+        return False
+    return written > time.time() + _AHEAD_S
+
+
+# -- workspaces and agents -------------------------------------------------------------------------
+
+
+def _workspaces() -> Iterator[Finding]:
+    known = sorted(config.known())
+    troubled = [found for item in known if (found := _trouble(item)) is not None]
+    yield from troubled
+    if not troubled:
+        count = output.count_text(len(known), "workspace", "workspaces")
+        yield Finding("workspaces", OK, f"{count}, none in disorder")
+
+
+def _trouble(workspace: config.Workspace) -> Finding | None:
+    path = workspace.path
+    if runtime.living(workspace) is not None:
+        return None
+    if not (workspace.store / "data.mdb").exists():
+        text = f"{path}: its store {workspace.store} is gone"
+        return Finding("workspace", LOOK, text, f"ckptfs forget {shell(path)}")
+    if runtime.left_behind(workspace) is not None:
+        text = f"{path}: its daemon is gone ({runtime.why_gone(workspace)})"
+        return Finding("workspace", WRONG, text, f"ckptfs mount {shell(path)}, or ckptfs umount")
+    return None
+
+
+def _left_over() -> Iterator[Finding]:
+    """Mounts of ours behind which no daemon is."""
+    from ckptfs.daemon import mounts
+
+    ours = [mount.path for mount in mounts.all_mounts() if mount.is_ours]
+    dead = [path for path in ours if mounts.is_dead(path)]
+    for path in dead:
+        yield Finding(
+            "mount", WRONG, f"{path}: no daemon serves it", f"ckptfs umount {shell(path)}"
+        )
+    if not dead:
+        count = output.count_text(len(ours), "mount", "mounts")
+        yield Finding("mounts", OK, f"{count} of ckptfs, none left over")
+
+
+def _agents(args: Namespace) -> Iterator[Finding]:
+    from ckptfs.agents.table import found
+    from ckptfs.cli.agents import hooks_of, project_of
+
+    try:
+        project = project_of(args)
+    except CkptfsError as error:
+        yield Finding("agents", LOOK, error.message, error.hint)
+        return
+    here = found()
+    if not here:
+        yield Finding("agents", OK, "none was found on this machine")
+    for agent in here:
+        states = {hooks_of(agent, project)[scope]["state"] for scope in ("project", "user")}
+        install = f"ckptfs hook install {agent.name}"
+        if "current" in states:
+            yield Finding(agent.name, OK, "its hook is installed")
+        elif states == {"none"}:
+            yield Finding(agent.name, OK, f"no hook; {install}")
+        else:
+            states.discard("none")
+            text = f"its hook is {' and '.join(sorted(states))}"
+            yield Finding(agent.name, LOOK, text, f"ckptfs hook status; {install}")

@@ -1,0 +1,42 @@
+"""`ckptfs list` on a terminal: a line each, cut in the middle of its remarks."""
+
+from __future__ import annotations
+
+import pytest
+
+from ckptfs.cli.checkpoints import _lines
+from ckptfs.cli.output import JsonObject, cut_middle
+
+CHECKPOINT: JsonObject = {
+    "id": 7,
+    "time_ns": 0,
+    "kind": "auto",
+    "message": "before: " + "x" * 200 + " the end",
+    "runs": [],
+    "tag": "",
+    "pinned": False,
+    "metadata": {},
+    "cause": {},
+    "added": 1,
+    "modified": 0,
+    "deleted": 0,
+}
+
+
+def test_a_line_fits_the_terminal_and_keeps_both_ends() -> None:
+    (line,) = _lines([CHECKPOINT], 80)
+    assert len(line) == 80
+    assert "before: xx" in line
+    assert line.endswith("the end")
+
+
+def test_a_pipe_gets_the_whole_line() -> None:
+    (line,) = _lines([CHECKPOINT])
+    assert "…" not in line
+    assert len(line) > 200
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 9])
+def test_a_cut_text_has_the_width(width: int) -> None:
+    assert len(cut_middle("abcdefghij", width)) == width
+    assert cut_middle("abcdefghij", 10) == "abcdefghij"
