@@ -91,8 +91,7 @@ class _Bar:
             while True:
                 record = self._record
                 if self._measure is not None:
-                    done, total = self._measure()
-                    record = {"bytes": done, "total_bytes": total}
+                    record = dict(zip(("bytes", "total_bytes"), self._measure(), strict=True))
                 done, total = position(record)
                 figures = pace.figures(record, self._unit, time.monotonic())
                 bar.update(task, completed=done, total=total, figures=figures)
