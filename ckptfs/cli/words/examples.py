@@ -13,7 +13,7 @@ a checkpoint, and one command goes back to it. No root, no git.
   ckptfs mount ~/project        take the directory over, in place
   ckptfs list                   what happened, newest first
   ckptfs diff 12                what changed since checkpoint 12
-  ckptfs restore 12             everything as it was; `ckptfs undo` takes it back
+  ckptfs restore 12             everything as it was; `undo` takes it back
   ckptfs umount ~/project       an ordinary directory again; its history stays
 
   ckptfs demo                   plays such a session in a temporary directory
