@@ -379,7 +379,9 @@ class Opencode:
     def __init__(self, agent: Agent, place: Path) -> None:
         self._agent = agent
         work = agent.work
-        installed = ckptfs("hook", "install", "opencode", "--yes", env=work.env, cwd=work.path)
+        installed = ckptfs(
+            "hook", "install", "opencode", "--yes", "--project", env=work.env, cwd=work.path
+        )
         assert installed.returncode == 0
         self.plugin = place / "ckptfs.mjs"
         shutil.copy(work.path / ".opencode/plugins/ckptfs.js", self.plugin)
