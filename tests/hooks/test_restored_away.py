@@ -65,3 +65,20 @@ def test_settings_of_others_are_no_hooks_of_ours(tmp_path: Path) -> None:
     (tmp_path / ".codex").mkdir()
     os.mkfifo(tmp_path / ".codex/hooks.json")  # is not waited for
     assert hooks_in(tmp_path) == {}
+
+
+def test_nothing_is_put_into_a_project_that_makes_an_agent_fill_it(place: ScratchHome) -> None:
+    """opencode installs thousands of files beside a plugin that a project has."""
+    path = place / "work"
+    path.mkdir()
+    done = succeed(
+        place.run("hook", "install", "opencode", "--yes", "-w", path, XDG_CONFIG_HOME="")
+    )
+    assert "In your own settings, for all projects: beside a plugin" in done.stderr
+    assert list(path.iterdir()) == []
+    mine = place / "home/.config/opencode/plugins/ckptfs.js"
+    assert mine.exists()
+    succeed(place.run("hook", "install", "opencode", "--project", "--yes", "-w", path))
+    assert (path / ".opencode/plugins/ckptfs.js").exists()
+    succeed(place.run("hook", "uninstall", "opencode", "--yes", "-w", path, XDG_CONFIG_HOME=""))
+    assert not mine.exists() and not (path / ".opencode/plugins/ckptfs.js").exists()
