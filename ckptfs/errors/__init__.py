@@ -53,6 +53,7 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── PathUnknown            45
     │   ├── TreeMoved              46
     │   ├── MergeConflict          90
+    │   ├── MergeDriverFailed      95
     │   ├── NotConfirmed           47
     │   ├── TagInvalid             48
     │   ├── TagTaken               49
@@ -160,6 +161,7 @@ from ckptfs.errors.workspace import (
     ForkTaken,
     ForkUnknown,
     MergeConflict,
+    MergeDriverFailed,
     MountedByOther,
     NotConfirmed,
     NothingToUndo,
@@ -213,6 +215,7 @@ __all__ = [
     "ForkUnknown",
     "Interrupted",
     "MergeConflict",
+    "MergeDriverFailed",
     "MountError",
     "MountFailed",
     "MountedByOther",
