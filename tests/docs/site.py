@@ -39,6 +39,7 @@ _GROUPS: dict[str, dict[str, str]] = {
     "Agents": {"docs/AGENTS.md": "Overview"},
     "Trust": {
         "docs/GUARANTEES.md": "Guarantees",
+        "docs/PROOFS.md": "Proofs",
         "docs/SECURITY.md": "Security",
         "docs/BENCHMARKS.md": "Benchmarks",
         "docs/PERFORMANCE.md": "Performance",
@@ -66,7 +67,7 @@ body { margin: 0; display: flex; color: var(--text); background: var(--back);
   font: 16px/1.6 system-ui, sans-serif; }
 nav { flex: 0 0 15rem; height: 100vh; position: sticky; top: 0; overflow-y: auto; padding: 1rem;
   border-right: 1px solid var(--line); font-size: 14px; }
-nav h2 { margin: 1rem 0 .2rem; font-size: 12px; color: var(--dim); text-transform: uppercase; }
+nav h2 { margin: 1rem 0 .2rem; border: 0; font-size: 12px; color: var(--dim); text-transform: uppercase; }
 nav a { display: block; padding: 2px 0; color: var(--text); }
 nav a[aria-current] { font-weight: 600; color: var(--link); }
 main { flex: 1; min-width: 0; max-width: 58rem; padding: 1rem 2.5rem 4rem; }
@@ -118,14 +119,18 @@ def _files(page: Path) -> Iterator[Path]:
 def _document(page: Path) -> str:
     up = os.path.relpath(".", Path(address_of(page)).parent)
     text = re.sub(r"^ *<!--.*?-->\n?", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-    title = re.search(r"^# (.*)$", text, re.MULTILINE)
     return (
         '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        f"<title>{html.escape(title[1] if title else name_of(page))}</title>\n"
+        f"<title>{html.escape(_title(page))}</title>\n"
         f'<link rel="stylesheet" href="{up}/style.css">\n'
         f"<nav>{_bar(page)}</nav>\n<main>\n{_body(page, text)}</main>\n</html>\n"
     )
+
+
+def _title(page: Path) -> str:
+    heading = re.search(r"^# (.*)$", page.read_text(), re.MULTILINE)
+    return heading[1] if heading else name_of(page)
 
 
 def _bar(page: Path) -> str:
@@ -147,7 +152,7 @@ def groups() -> dict[str, dict[str, str]]:
         name = name_of(page)
         group = next((_REST[start] for start in _REST if name.startswith(start)), "Work on it")
         if name not in named:
-            found.setdefault(group, {})[name] = page.stem.replace("-", " ").capitalize()
+            found.setdefault(group, {})[name] = _title(page).partition(":")[0]
     return found
 
 
