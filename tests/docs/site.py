@@ -67,7 +67,8 @@ body { margin: 0; display: flex; color: var(--text); background: var(--back);
   font: 16px/1.6 system-ui, sans-serif; }
 nav { flex: 0 0 15rem; height: 100vh; position: sticky; top: 0; overflow-y: auto; padding: 1rem;
   border-right: 1px solid var(--line); font-size: 14px; }
-nav h2 { margin: 1rem 0 .2rem; border: 0; font-size: 12px; color: var(--dim); text-transform: uppercase; }
+nav h2 { margin: 1rem 0 .2rem; border: 0; font-size: 12px;
+  color: var(--dim); text-transform: uppercase; }
 nav a { display: block; padding: 2px 0; color: var(--text); }
 nav a[aria-current] { font-weight: 600; color: var(--link); }
 main { flex: 1; min-width: 0; max-width: 58rem; padding: 1rem 2.5rem 4rem; }
