@@ -15,8 +15,8 @@ _WIDTH = 92
 _HEAD = """\
 # Python API reference
 
-The classes of `import ckptfs`, with their docstrings: what each call promises. A program writes this
-page from the code (`python -m tests.docs.reference`). How to use them: [API.md](API.md).
+The classes of `import ckptfs`, with their docstrings: what each call promises. A program writes
+this page from the code (`python -m tests.docs.reference`). How to use them: [API.md](API.md).
 """
 
 
