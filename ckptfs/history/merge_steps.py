@@ -183,7 +183,8 @@ class Carrier:
         self._copied: dict[Ino, Ino] = {}
 
     def carry_out(self, plan: MergePlan) -> None:
-        self._fs.resized.intersection_update(filter(self._fs.is_used, list(self._fs.resized)))
+        fs = self._fs
+        fs.resized -= {ino for ino in fs.resized if not fs.is_used(ino)}
         touched = self._touched(plan)
         for rewrite in interrupts.checked(plan.rewrites):
             self._rewrite(rewrite)
