@@ -45,3 +45,12 @@ def test_every_setting_has_a_row_with_its_default() -> None:
     rows = re.findall(r"^\| `([a-z_.]+)` \| (?:`(.*?)`)? ?\|", _section("config"), re.MULTILINE)
     declared = [(name, setting.default) for name, setting in SETTINGS.items()]
     assert sorted(rows) == sorted(declared)
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
+    costs = (ROOT / "README.md").read_text().partition("\n## What it costs\n")[2]
+    measured = (ROOT / "docs/BENCHMARKS.md").read_text()
+    rows = [line for line in costs.partition("\n## ")[0].splitlines() if line.startswith("| ")][2:]
+    figures = [figure for row in rows for figure in re.findall(r"[\d.]*\d(?: [kMm]?[sB])?", row)]
+    assert len(figures) > 15
+    assert [figure for figure in figures if figure not in measured] == []
