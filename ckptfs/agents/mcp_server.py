@@ -237,7 +237,7 @@ def _comparison(found: api.Comparison) -> Comparison:
         states=[
             ComparedState(
                 name=_text(state.name),
-                paths_changed=state.added + state.modified + state.deleted + state.renamed,
+                paths_changed=state.added + state.modified + state.deleted,
                 lines_added=state.lines_added,
                 lines_removed=state.lines_removed,
                 runs=[f"{_text(run['command'])}: {run['exit_code']}" for run in state.runs],
@@ -597,7 +597,7 @@ def _as_tried(line: str, output: str) -> Tried:
         exit_code=record["exit_code"],
         checkpoint_id=str(number),
         changes=[
-            Change(path=_text(each["path"]), old_path=each["old_path"], how=each["kinds"])
+            Change(path=_text(each["path"]), old_path=each.get("old_path"), how=each["kinds"])
             for each in changes[:NAMED_MAX]
         ],
         total=len(changes),

@@ -223,7 +223,6 @@ class ComparedState:
     added: int
     modified: int
     deleted: int
-    renamed: int
     lines_added: int
     lines_removed: int
     #: The commands that were last run there: command, exit_code, duration_ms, time_ns.
