@@ -207,6 +207,7 @@ _DECLARED = (
         result="base states paths",
         changes=NOTHING,
         needs_sync=True,
+        tool="checkpoint_compare",
     ),
     Verb(
         "show",
@@ -352,6 +353,7 @@ _DECLARED = (
         changes=FILES,
         needs_sync=True,
         event=RESTORED,
+        tool="checkpoint_merge",
     ),
     # -- what is kept
     Verb(
@@ -571,6 +573,7 @@ _DECLARED = (
         SAME_PATHS,
         (Parameter("start", REFERENCE, ""),),
         result="name path base",
+        tool="command_try",
     ),
     Verb(
         "scratch_end",
