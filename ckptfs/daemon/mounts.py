@@ -59,7 +59,13 @@ class Mount(NamedTuple):
     @property
     def store(self) -> str:
         """Of one of ours, the store's path, or nothing if it was too long for the mount table."""
-        return self.source if self.source.startswith("/") else ""
+        store, _ = mountinfo.split_source(self.source)
+        return store if store.startswith("/") else ""
+
+    @property
+    def line(self) -> int:
+        """Of one of ours, 0 if it is the workspace itself, else the number of a fork."""
+        return mountinfo.split_source(self.source)[1]
 
 
 def source_option(store: Path) -> str:
