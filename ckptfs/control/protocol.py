@@ -108,10 +108,10 @@ def decode_request(line: bytes) -> Request:
     op, args = record.get("op"), record.get("args", {})
     if not isinstance(op, str) or not isinstance(args, dict):
         raise ControlError("Cannot read the request: it names no operation. Nothing was changed.")
-    line = record.get("line", 0)
-    if not isinstance(line, int) or isinstance(line, bool):
+    about = record.get("line", 0)
+    if not isinstance(about, int) or isinstance(about, bool):
         raise ControlError("Cannot read the request: its line is no number. Nothing was changed.")
-    return Request(op, args, record.get("progress") is True, line)
+    return Request(op, args, record.get("progress") is True, about)
 
 
 def decode_answer(line: bytes) -> Answer:

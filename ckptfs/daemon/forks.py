@@ -24,7 +24,6 @@ from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.daemon import mounts
 from ckptfs.daemon.lines import Line, Lines
-from ckptfs.daemon.scratch import is_scratch
 from ckptfs.errors import (
     CkptfsError,
     ForkBusy,
@@ -55,15 +54,15 @@ class Wish(NamedTuple):
     start: str = ""
     at: str = ""
     without: Sequence[str] = ()
-    count: int = 1
+    copies: int = 1
 
     def each(self) -> list[Wish]:
         """Several get numbers behind their names and places."""
-        if self.count == 1:
+        if self.copies == 1:
             return [self]
-        numbers = range(1, self.count + 1)
+        numbers = range(1, self.copies + 1)
         return [
-            self._replace(name=f"{self.name}-{n}", at=self.at and f"{self.at}-{n}", count=1)
+            self._replace(name=f"{self.name}-{n}", at=self.at and f"{self.at}-{n}", copies=1)
             for n in numbers
         ]
 
@@ -81,11 +80,11 @@ class NamedForks:
         return {
             os.fsencode(line.name): ForkPoint(line.number, os.fsencode(line.path))
             for line in self._lines
-            if line.name and line.is_served and not is_scratch(line.name)
+            if line.name and line.is_served and not forks.is_scratch(line.name)
         }
 
     def all(self) -> list[Fork]:
-        return [fork for fork in self._store.forks if not is_scratch(fork.name)]
+        return [fork for fork in self._store.forks if not forks.is_scratch(fork.name)]
 
     # -- making ------------------------------------------------------------------------------------
 
@@ -276,7 +275,7 @@ class NamedForks:
 
 
 def _require_own_name(name: str) -> None:
-    if is_scratch(name):
+    if forks.is_scratch(name):
         raise ForkInvalid(name, "the trees of `try` and the like have such names")
 
 

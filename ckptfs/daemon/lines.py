@@ -12,12 +12,12 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import trio
 
@@ -47,8 +47,6 @@ from ckptfs.store import View
 from ckptfs.store.forks import Fork
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 CHECKPOINTS = os.fsdecode(NAME)
 
@@ -236,7 +234,8 @@ class Lines:
     def declare(self, pid: int) -> bool:
         """Take a process for a harness in every line; whether it can be seen."""
         self._declared.append(pid)
-        return all([line.auto.declare(pid) for line in self])
+        seen = [line.auto.declare(pid) for line in self]
+        return all(seen)
 
     def require_forks(self) -> None:
         """Raises ControlError where forks cannot be mounted."""
@@ -302,6 +301,15 @@ class Lines:
         if line.number in line.service.fs.store.heads:
             line.service.fs.close()
 
+    async def announce(self, line: Line, before: View, nameless: set[Ino]) -> None:
+        """Tell the kernel what a verb changed, also before it failed or its client had gone; only
+        then has the verb happened for everyone."""
+        pending = line.service.take_unannounced()
+        await line.announce(pending, before, nameless)
+        if pending.purged or pending.deleted:
+            for each in self:
+                await each.announce_history(pending, others=each is not line)
+
     async def sync_forks(self) -> None:
         for line in list(self._forks.values()):
             with suppress(OSError):
@@ -326,26 +334,3 @@ def fork_mounts(store: Path) -> list[Path]:
     """Where forks of a store are mounted, dead or alive."""
     found = [mount for mount in mounts.all_mounts() if mount.is_ours and mount.line]
     return [mount.path for mount in found if mount.store == str(store)]
-
-
-async def announced(lines: Lines, line: Line, doing: Awaitable[T]) -> T:
-    """Do something in a line, and have the kernel hear what it changed, also if it fails."""
-    fs = line.service.fs
-    before, nameless = fs.head, set(fs.unlinked)
-    try:
-        return await doing
-    finally:
-        if not fs.store.failed:
-            await announce(lines, line, before, nameless)
-
-
-async def announce(lines: Lines, line: Line, before: View, nameless: set[Ino]) -> None:
-    """Tell the kernel what a verb changed, also before it failed or its client had gone; only then
-    has the verb happened for everyone."""
-    pending = line.service.take_unannounced()
-    await line.announce(pending, before, nameless)
-    if pending.purged or pending.deleted:
-        for each in lines:
-            await each.announce_history(pending, others=each is not line)
-
-

@@ -22,9 +22,6 @@ from ckptfs.history import Cause, Checkpoint, forks
 
 log = logging.getLogger(__name__)
 
-#: How the names of their forks begin.
-_PREFIX = "scratch-"
-
 
 class Scratch(NamedTuple):
     """One that is mounted. ``base`` is the checkpoint that it began at."""
@@ -86,20 +83,15 @@ class Scratches:
     def clear_leftovers(self) -> None:
         """End what another daemon left: what each was is a checkpoint for a while."""
         for fork in forks.forks(self._lines.main.service.fs.store):
-            if is_scratch(fork.name):
+            if forks.is_scratch(fork.name):
                 log.info("a command in a scratch tree did not end in order: %s", fork.name)
                 self._drop(fork.name, Cause(), keep=True)
-
-
-def is_scratch(name: str) -> bool:
-    """Whether a fork of that name is a scratch tree; no user can give such a name."""
-    return name.startswith(_PREFIX)
 
 
 def _next_name(fs: Filesystem) -> str:
     """A name that no other has, and nobody can give."""
     taken = {fork.name for fork in forks.forks(fs.store)}
     number = len(taken) + 1
-    while f"{_PREFIX}{number}" in taken:
+    while f"{forks.SCRATCH}{number}" in taken:
         number += 1
-    return f"{_PREFIX}{number}"
+    return f"{forks.SCRATCH}{number}"
