@@ -322,15 +322,3 @@ class Lines:
                 mounts.unmount(line.path, detach=True)
                 os.rmdir(line.path)
         self._forks.clear()
-
-    def clear_leftovers(self) -> None:
-        """Unmount what another daemon left."""
-        for path in fork_mounts(self._shared.workspace.store):
-            with suppress(OSError):
-                mounts.unmount(path, detach=True)
-
-
-def fork_mounts(store: Path) -> list[Path]:
-    """Where forks of a store are mounted, dead or alive."""
-    found = [mount for mount in mounts.all_mounts() if mount.is_ours and mount.line]
-    return [mount.path for mount in found if mount.store == str(store)]

@@ -182,7 +182,7 @@ class Mounted:
         nursery.start_soon(self._shutdown.watch)
         nursery.start_soon(self._after_scan, self._finish_purge)
         self._is_mounted.set()
-        self._lines.clear_leftovers()
+        mounts.clear_forks(self._plan.workspace.store)
         if self._service.fs.store.forks:
             nursery.start_soon(self._mount_forks, started)
         else:
@@ -539,8 +539,7 @@ class Mounted:
         """Unmount; the answer comes once the lower directory is current, from `lifecycle`."""
         if line.name:
             raise ControlError(
-                f"Cannot unmount {line.path}: it is the fork {line.name}, which is mounted as long "
-                f"as {self._main.path} is. Nothing was changed.",
+                f"Cannot unmount {line.path}: it is the fork {line.name}. Nothing was changed.",
                 hint=f"To end it: ckptfs fork --delete {line.name}",
             )
         # Adopted first: a mount that ends takes this task with it.
