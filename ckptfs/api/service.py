@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ckptfs import config as places
+from ckptfs.api import merging
 from ckptfs.api import workspace as workspaces
 from ckptfs.api.values import (
     Checkpoint,
@@ -303,12 +304,14 @@ class CheckpointService:
         resolution: str = "",
         resolutions: Mapping[str, str] | None = None,
         token: str = "",
+        driver: str | None = None,
     ) -> MergeResult:
         """Bring in what another state changed since it and the workspace had one in common.
 
         Raises `MergeConflict`, and changes nothing, if both sides changed the same things, unless
         ``resolution`` (``ours``, ``theirs`` or ``markers``), or ``resolutions`` by path, says what
-        becomes of each. A dry run returns the conflicts instead.
+        becomes of each. A dry run returns the conflicts instead. ``driver`` is a command that
+        merges texts which conflict, instead of the setting `merge.driver`; an empty one is none.
         """
         asked: JsonObject = {
             "source": checkpoint_id,
@@ -319,7 +322,8 @@ class CheckpointService:
             **self._limited(paths, "merge"),
         }
         with self._sessions.session() as session:
-            result = MergeResult.from_record(session.call("merge", asked), dry_run=dry_run)
+            record = merging.merge(session, self.workspace, asked, driver)
+            result = MergeResult.from_record(record, dry_run=dry_run)
         open_conflicts = [each.path for each in result.conflicts if not each.resolution]
         if open_conflicts and not dry_run:
             raise MergeConflict(open_conflicts)

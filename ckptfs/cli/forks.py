@@ -39,7 +39,7 @@ def _create(args: Namespace) -> int:
 
 
 def _made_text(made: JsonObject) -> str:
-    base = f", from checkpoint {made['base']}" if made["base"] is not None else ""
+    base = f", from checkpoint {made['base']}" if made["base_id"] is not None else ""
     return f"Fork {safe(made['name'])}{base}: {safe(made['path'])}"
 
 
@@ -104,7 +104,7 @@ def _list_text(found: list[JsonObject]) -> str:
     rows += [
         (
             safe(each["name"]),
-            "" if each["base"] is None else str(each["base"]),
+            "" if each["base_id"] is None else str(each["base_id"]),
             output.time_text(each["time_ns"]),
             output.changes_text(each),
             safe(each["path"] or "not mounted"),

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject
+from ckptfs.cli.progress import progress
 from ckptfs.cli.workspace import exact_workspace, named_directory
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
@@ -48,7 +49,7 @@ def mount(args: Namespace) -> int:
     if args.foreground:
         _run_daemon(plan, _ForegroundAnnouncer(plan, as_json=args.json))
         return 0
-    with output.progress("Reading") as show:
+    with progress("Reading", at_once=False) as show:
         started = launch(
             lambda announcer: _run_daemon(plan, announcer), show, ended=lambda: _died(plan)
         )
@@ -219,7 +220,7 @@ def umount(args: Namespace) -> int:
             "workspace is. Nothing was changed.",
             hint="To end it: ckptfs fork --delete NAME",
         )
-    with output.progress("Writing back") as show:
+    with progress("Writing back", at_once=False) as show:
         ended = _end(workspace, args, show)
     _say_ended(workspace, ended, as_json=args.json)
     return 0
@@ -285,6 +286,8 @@ def _ask(
         with _interruptible(workspace):
             # The daemon tells how far it is, so a long silence means that it hangs.
             client.send_request("umount", wishes, progress=True)
+            if show is not None:
+                show({})
             ended = _follow(client, daemon, args, show)
         if ended is None:
             return _finish_without_daemon(workspace, args, show)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject, shown_name
+from ckptfs.cli.progress import progress
 from ckptfs.cli.workspace import (
     find_workspace,
     hinting_at_paths,
@@ -131,7 +132,7 @@ def _perform(
 ) -> _Done:
     asked |= this_command()
     hook = _hook_of(workspace)
-    with output.progress("Comparing", "records") as show:
+    with progress("Comparing", "records") as show:
         record = session.call(op, asked | {"names": args.json or bool(hook)}, on_progress=show)
     wanted = args.state_out or hook
     documents = _fetched(session, record) if wanted else {}

@@ -313,7 +313,19 @@ def _human(record: JsonObject) -> str:
     rows += _space(record)
     rows.append(("log", record["log"]))
     width = max(12, *(len(name) for name, _ in rows))
-    return "\n".join(f"{name:<{width}} {output.safe(value)}" for name, value in rows)
+    return "\n".join(
+        f"{name:<{width}} {output.painted(output.safe(value), _colour_of(name, record))}"
+        for name, value in rows
+    )
+
+
+def _colour_of(name: str, record: JsonObject) -> str:
+    """Whether programs can work there is what one looks for; all else is plain."""
+    if name != "state":
+        return output.RED if name in ("trouble", "last daemon") else ""
+    if record["state"] == runtime.SERVING:
+        return output.GREEN
+    return output.RED if record["state"] in ("dead", runtime.FAILED) else output.YELLOW
 
 
 # -- watch -----------------------------------------------------------------------------------------

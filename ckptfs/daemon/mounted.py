@@ -449,7 +449,7 @@ class Mounted:
             **figures,
             "fork": line.name,
             "fork_of": str(self._plan.workspace.path) if line.name else "",
-            "forks": [fork.name for fork in self._forks.all()],
+            "fork_names": [fork.name for fork in self._forks.all()],
             "unseen": line.auto.unseen,
             "expired_for_room": self._main.auto.expired_for_room,
             "short_of_room": room is not None,

@@ -53,6 +53,7 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── PathUnknown            45
     │   ├── TreeMoved              46
     │   ├── MergeConflict          90
+    │   ├── MergeDriverFailed      95
     │   ├── NotConfirmed           47
     │   ├── TagInvalid             48
     │   ├── TagTaken               49
@@ -164,6 +165,7 @@ from ckptfs.errors.workspace import (
     ForkTaken,
     ForkUnknown,
     MergeConflict,
+    MergeDriverFailed,
     MountedByOther,
     NotConfirmed,
     NothingToUndo,
@@ -219,6 +221,7 @@ __all__ = [
     "ForksTooMany",
     "Interrupted",
     "MergeConflict",
+    "MergeDriverFailed",
     "MountError",
     "MountFailed",
     "MountedByOther",

@@ -290,6 +290,20 @@ class MergeConflict(WorkspaceError):
         )
 
 
+class MergeDriverFailed(WorkspaceError):
+    """The program that `merge.driver` names did not do its work."""
+
+    kind = "merge-driver"
+    exit_code = 95
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot merge {path}: {reason}. Nothing was changed.",
+            hint="`ckptfs merge NAME --driver ''` merges without it; `ckptfs config merge.driver` "
+            "says what it is.",
+        )
+
+
 class TagInvalid(WorkspaceError):
     kind = "tag-invalid"
     exit_code = 48

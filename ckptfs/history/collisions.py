@@ -78,11 +78,14 @@ class _Session:
     def ran_at(self, time_ns: int) -> _Command | None:
         return next((each for each in reversed(self.commands) if each.ran_at(time_ns)), None)
 
-    def end_commands(self, now_ns: int, call: str | None = None) -> None:
-        """A command ended: the one of this tool call, or any, since another tool begins."""
-        for command in self.commands:
-            if command.end_ns is None and call in (None, command.call):
-                command.end_ns = now_ns
+    def end_command(self, now_ns: int, call: str | None = None) -> None:
+        """A command ended: the one of this tool call, or any, since another tool begins. Only the
+        last command can be running: the one before it ended when it began."""
+        if not self.commands:
+            return
+        last = self.commands[-1]
+        if last.end_ns is None and call in (None, last.call):
+            last.end_ns = now_ns
 
 
 class Collisions:
@@ -100,13 +103,13 @@ class Collisions:
     def runs(self, session: str, call: str, now_ns: int) -> None:
         """A tool of which it is not known what it writes: a command."""
         found = self._session(session)
-        found.end_commands(now_ns)
+        found.end_command(now_ns)
         found.commands.append(_Command(now_ns, call))
         del found.commands[:-_COMMANDS_MAX]
 
     def writes(self, session: str, call: str, paths: Iterable[bytes], now_ns: int) -> None:
         found = self._session(session)
-        found.end_commands(now_ns)
+        found.end_command(now_ns)
         for path in paths:
             _put_last(found.writes, path, _Write(now_ns, call))
 
@@ -115,7 +118,7 @@ class Collisions:
         found = self._sessions.get(session)
         if found is None:
             return
-        found.end_commands(now_ns, call)
+        found.end_command(now_ns, call)
         if not well:
             for path in [path for path, write in found.writes.items() if write.call == call]:
                 del found.writes[path]

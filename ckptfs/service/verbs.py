@@ -153,6 +153,13 @@ _RESULTS = objects(
     Parameter("tool_use_id", TEXT, ""),
 )
 
+_CONTENTS = objects(
+    "a list of staged contents",
+    Parameter("path", PATH),
+    Parameter("file", TEXT),
+    Parameter("clean", FLAG),
+)
+
 _SAVED = "id kind message time_ns tag pinned metadata cause bytes runs state_names"
 _DIFFERENCE = "from to changes files added modified deleted renamed"
 _NAMED = "added_paths modified_paths deleted_paths skipped state_names"
@@ -347,10 +354,11 @@ _DECLARED = (
             _PATHS,
             Parameter("resolution", TEXT, ""),
             Parameter("resolutions", METADATA, {}),
+            Parameter("contents", _CONTENTS, []),
             _TOKEN,
             _DRY_RUN,
         ),
-        result="checkpoint changed before after token conflicts "
+        result="checkpoint changed before after token views conflicts "
         "added_paths modified_paths deleted_paths",
         changes=FILES,
         needs_sync=True,
@@ -653,7 +661,7 @@ def events_of(verb: Verb, result: dict[str, Any]) -> Iterator[Event]:
     elif result.get("dry_run"):
         return
     elif verb.event == FORKED:
-        yield from (Event(FORKED, fork, fork["base"]) for fork in result["forks"])
+        yield from (Event(FORKED, fork, fork["base_id"]) for fork in result["forks"])
     elif verb.event == FORK_DELETED:
         yield Event(FORK_DELETED, result, result["checkpoint"])
     elif verb.event == RESTORED:

@@ -64,12 +64,12 @@ _TYPES = {
 
 
 def fork(found: Fork, base: Checkpoint | None, path: str) -> JsonObject:
-    """``base`` is the checkpoint where it parted; ``path`` is empty while it is not mounted."""
+    """``base_id`` is the checkpoint where it parted; ``path`` is empty while it is not mounted."""
     return {
         "name": found.name,
         "path": path,
         "at": found.at,
-        "base": None if base is None else base.id,
+        "base_id": None if base is None else base.id,
         "time_ns": found.time_ns,
         "without": list(found.without),
     }

@@ -108,6 +108,12 @@ def _merge(merge: VerbParser) -> None:
         default=[],
         help="ours, theirs or markers for one conflict; may be given again",
     )
+    merge.add_argument(
+        "--driver",
+        metavar="COMMAND",
+        default=None,
+        help="merge texts that conflict with this, instead of the setting `merge.driver`",
+    )
     merge.add_argument("--dry-run", action="store_true", help="only say what it would do")
     _if_unchanged(merge)
 
