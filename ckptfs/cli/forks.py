@@ -39,7 +39,7 @@ def _create(args: Namespace) -> int:
 
 
 def _made_text(made: JsonObject) -> str:
-    base = f", from checkpoint {made['base']}" if made["base_id"] is not None else ""
+    base = f", from checkpoint {made['base_id']}" if made["base_id"] is not None else ""
     return f"Fork {safe(made['name'])}{base}: {safe(made['path'])}"
 
 
