@@ -148,7 +148,7 @@ def test_every_verb_works_in_a_fork(work: Workspace) -> None:
     run(work, "task", "revert", "T", at=idea)
     assert not (idea / "made").exists() and run(work, "task", "list")["tasks"] == []
     assert run(work, "check", at=idea)["problems"] == []
-    assert run(work, "space", at=idea)["store_bytes"]
+    assert run(work, "status", "--space", at=idea)["live_bytes"]
     os.mkdir(idea / ".checkpoints/by-mkdir")
     assert "by-mkdir" in names(work, idea)
     assert (work.path / "file").read_text() == "base"
