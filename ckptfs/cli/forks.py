@@ -59,8 +59,8 @@ def _delete(args: Namespace) -> int:
 def _gone_text(gone: JsonObject) -> str:
     number, name = gone["checkpoint"], gone["name"]
     return (
-        f"Deleted fork {safe(name)}. Checkpoint {number} has its last state for a day; "
-        f"`ckptfs fork {shell(name)} --from {number}` brings it back."
+        f"Deleted fork {safe(name)}. Checkpoint {number} has its last state for a day.\n"
+        f"  To bring it back: ckptfs fork {shell(name)} --from {number}"
     )
 
 

@@ -551,5 +551,5 @@ class AgentSettingsInvalid(CkptfsError):
     def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"Cannot edit {show(path)}: {reason}. Nothing was changed.",
-            hint=hint or "Put that in order first, or edit the file yourself (docs/AGENTS.md).",
+            hint=hint or "Put that in order first, or edit it yourself (docs/agents/hooks.md).",
         )
