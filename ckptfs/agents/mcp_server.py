@@ -23,6 +23,7 @@ from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
 from ckptfs import __version__
+from ckptfs.agents.own_hooks import gone_text, hooks_in
 from ckptfs.api import Checkpoint, CheckpointDiff, CheckpointService, RestoreResult
 from ckptfs.api.values import FileChange, FileVersion, WorkspaceStatus
 from ckptfs.config import Workspace
@@ -147,7 +148,7 @@ def _difference(found: CheckpointDiff, most: int, *, content: bool) -> Differenc
     )
 
 
-def _restore(found: RestoreResult) -> Restore:
+def _restore(found: RestoreResult, remarks: Sequence[str]) -> Restore:
     if found.dry_run:
         following = "Nothing was changed. Call again with confirm=true and this token to restore."
     else:
@@ -163,7 +164,7 @@ def _restore(found: RestoreResult) -> Restore:
         total=sum(map(len, lists)),
         token=found.token,
         undo_id=found.before_id,
-        next=following,
+        next=" ".join([following, *remarks]),
     )
 
 
@@ -342,10 +343,14 @@ class Tools:
     ) -> Restore:
         """Make the workspace, or only some paths, what it was. Without confirm=true it is a dry run
         that names what would change. The state before is saved first, so it can be taken back."""
+        workspace = self._service.workspace.path
+        hooked = hooks_in(workspace) if confirm else {}
         found = self._service.restore(
             str(checkpoint_id), paths, dry_run=not confirm, token=token, state=False
         )
-        return _restore(found)
+        still = hooks_in(workspace) if hooked else {}
+        gone = {name: path for name, path in hooked.items() if name not in still}
+        return _restore(found, gone_text(gone))
 
     def file_history(
         self,

@@ -23,7 +23,9 @@ def _hook(hook: VerbParser) -> None:
     hook.add_argument("--all", action="store_true", help="all agents that are on this machine")
     where = hook.add_mutually_exclusive_group()
     where.add_argument(
-        "--project", action="store_true", help="in the settings of the workspace (the default)"
+        "--project",
+        action="store_true",
+        help="in the settings of the workspace (the default, but not for opencode)",
     )
     where.add_argument("--user", action="store_true", help="in your own settings, for all projects")
     how = hook.add_mutually_exclusive_group()
