@@ -217,6 +217,7 @@ _DECLARED = (
         result="base states paths",
         changes=NOTHING,
         needs_sync=True,
+        tool="checkpoint_compare",
     ),
     Verb(
         "show",
@@ -363,6 +364,7 @@ _DECLARED = (
         changes=FILES,
         needs_sync=True,
         event=RESTORED,
+        tool="checkpoint_merge",
     ),
     # -- what is kept
     Verb(
@@ -582,6 +584,7 @@ _DECLARED = (
         SAME_PATHS,
         (Parameter("start", REFERENCE, ""),),
         result="name path base",
+        tool="command_try",
     ),
     Verb(
         "scratch_end",

@@ -83,6 +83,7 @@ def test_an_argument_that_is_missing_or_of_another_type_is_refused_by_its_name(v
 
 
 _GOOD: dict[str, Any] = {
+    "a list of staged contents": [{"path": "p", "file": "f", "clean": True}],
     "text": "a",
     "a list of texts": ["a"],
     "a checkpoint's name or number": 1,
