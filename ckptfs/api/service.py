@@ -25,6 +25,7 @@ from ckptfs.api.values import (
     CheckpointDiff,
     CheckpointEvent,
     Compacted,
+    Comparison,
     EventStream,
     FileVersion,
     Handler,
@@ -244,6 +245,12 @@ class CheckpointService:
         return diff_of(
             self._sessions.call("show", asked), lambda: self._sessions.text("show", asked)
         )
+
+    def compare(self, *states: str) -> Comparison:
+        """What two or more checkpoints, or forks as they are, changed since the newest state that
+        all of them have in common."""
+        record = self._sessions.call("compare", {"states": builtins.list(states)})
+        return Comparison.from_record(record)
 
     def log(self, path: AnyPath) -> builtins.list[FileVersion]:
         """Every checkpoint in which a path, or anything below it, changed; newest first."""
@@ -559,6 +566,7 @@ class AsyncCheckpointService:
         self.unpin = in_thread(service.unpin)
         self.rewind = in_thread(service.rewind)
         self.merge = in_thread(service.merge)
+        self.compare = in_thread(service.compare)
         self.undo = in_thread(service.undo)
         self.redo = in_thread(service.redo)
         self.prune = in_thread(service.prune)

@@ -433,5 +433,5 @@ def mcp(args: Namespace) -> int:
             raise
         raise ExtraMissing("the MCP server", error.name or "mcp", "mcp") from error
     os.chdir("/")  # or we would keep the workspace from being unmounted
-    make_server(workspace, read_only=args.read_only).run("stdio")
+    make_server(workspace, read_only=args.read_only, commands=args.allow_commands).run("stdio")
     return 0

@@ -183,6 +183,8 @@ class Carrier:
         self._copied: dict[Ino, Ino] = {}
 
     def carry_out(self, plan: MergePlan) -> None:
+        fs = self._fs
+        fs.resized -= {ino for ino in fs.resized if not fs.is_used(ino)}
         touched = self._touched(plan)
         for rewrite in interrupts.checked(plan.rewrites):
             self._rewrite(rewrite)
@@ -288,6 +290,8 @@ class Carrier:
         """In place, so that it stays the same file, whatever names it has. Writing gives it the
         time of the merge."""
         fs, ino = self._fs, step.ours.ino
+        if fs.is_used(ino):
+            fs.resized.add(ino)
         if step.text is not None:
             self._overwrite(ino, step.text)
         else:

@@ -293,3 +293,26 @@ def test_a_driver_says_where_the_texts_go(work: Workspace) -> None:
     assert "git, mergiraf or a command with %O, %A and %B is wanted" in done.stderr
     for known in ("git", "mergiraf", "", "x %O %A %B"):
         succeed(work.cli("config", "merge.driver", known, "-w", work.path))
+
+
+# -- programs that append --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theirs", [{"l1": "a much longer line"}, {"l1": ""}], ids=["more", "less"])
+def test_a_program_that_appends_goes_on_at_the_end_of_what_was_merged(
+    work: Workspace, theirs: dict[str, str]
+) -> None:
+    write(work, text=lines())
+    there = part(work, {"text": lines(**theirs)}, {})
+    descriptor = os.open(work.path / "text", os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, b"one\n")
+        succeed(merge(work, there))
+        for word in (b"two\n", b"three\n"):
+            os.write(descriptor, word)
+    finally:
+        os.close(descriptor)
+    wanted = lines(**theirs) + "one\ntwo\nthree\n"
+    assert (work.path / "text").read_text() == wanted
+    assert (work.path / "text").stat().st_size == len(wanted)
+    assert (work.path / ".checkpoints" / save(work) / "text").read_text() == wanted

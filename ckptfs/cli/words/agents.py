@@ -39,6 +39,11 @@ def _hook(hook: VerbParser) -> None:
 
 def _mcp(mcp: VerbParser) -> None:
     mcp.add_argument("--read-only", action="store_true", help="only the tools that change nothing")
+    mcp.add_argument(
+        "--allow-commands",
+        action="store_true",
+        help="also the tool that runs commands, outside of the agent's own sandbox",
+    )
 
 
 def _shell_init(shell: VerbParser) -> None:
