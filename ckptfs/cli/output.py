@@ -80,7 +80,7 @@ def wrapped(text: str, stream: IO[str]) -> str:
     """Lines that fit the terminal, broken between words; as they are where there is none. What
     goes on is indented as the line is, or below the column that two spaces begin."""
     width = _width_of(stream)
-    if width is None or len(text) <= width:
+    if width is None or len(text) <= width or os.environ.get("TERM") == "dumb":
         return text
     return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
 
