@@ -428,7 +428,7 @@ def require_whole_pages(directory: StoreDirectory, *, only_if_short: bool = Fals
     with contextlib.closing(Pages(directory.files / DATA_FILE)) as pages:
         if only_if_short and not pages.is_short():
             return
-        faults = pages.faults(epochs.meet) or epochs.faults()
+        faults = pages.faults(epochs.meet, fmt.SUFFIX_SIZE) or epochs.faults()
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise errors.StoreCorrupt(directory.path, f"{faults[0]}{more}")
@@ -442,8 +442,8 @@ class _Epochs:
         self._known: set[bytes] = set()
         self._met: set[bytes] = set()
 
-    def meet(self, table: bytes, keys: Iterator[bytes]) -> None:
-        tails = {key[-fmt.SUFFIX_SIZE :] for key in keys}
+    def meet(self, table: bytes, ends: Iterator[bytes]) -> None:
+        tails = {end[-fmt.SUFFIX_SIZE :] for end in ends}
         if table in fmt.VERSIONED.values():
             self._met |= tails
         elif table == fmt.EPOCHS:
