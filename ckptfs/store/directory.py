@@ -428,7 +428,8 @@ def require_whole_pages(directory: StoreDirectory, *, only_if_short: bool = Fals
     with contextlib.closing(Pages(directory.files / DATA_FILE)) as pages:
         if only_if_short and not pages.is_short():
             return
-        faults = pages.faults(epochs.meet, fmt.SUFFIX_SIZE) or epochs.faults()
+        tables = {fmt.EPOCHS, *fmt.VERSIONED.values()}
+        faults = pages.faults(epochs.meet, tables, fmt.SUFFIX_SIZE) or epochs.faults()
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise errors.StoreCorrupt(directory.path, f"{faults[0]}{more}")
@@ -444,10 +445,10 @@ class _Epochs:
 
     def meet(self, table: bytes, ends: Iterator[bytes]) -> None:
         tails = {end[-fmt.SUFFIX_SIZE :] for end in ends}
-        if table in fmt.VERSIONED.values():
-            self._met |= tails
-        elif table == fmt.EPOCHS:
+        if table == fmt.EPOCHS:
             self._known = tails
+        else:
+            self._met |= tails
 
     def faults(self) -> list[str]:
         known = {fmt.suffix_of(Epoch(fmt.unpack_u32(key))) for key in self._known}

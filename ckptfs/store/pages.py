@@ -12,7 +12,7 @@ import mmap
 import random
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from itertools import chain, groupby, pairwise, repeat
 from operator import itemgetter
 from pathlib import Path
@@ -50,8 +50,8 @@ _DEPTH_MAX = 32
 #: So many pages are looked at before they are let go of.
 _MAPPED_MAX = (64 << 20) // mmap.PAGESIZE
 
-#: Is given each table and how its keys end, and goes through all of them. What several keys in a
-#: row end with may come once.
+#: Is given a table and how its keys end, and goes through all of them. What several keys in a row
+#: end with may come once.
 Look = Callable[[bytes, Iterator[bytes]], None]
 
 #: Of a leaf: how many keys it has, the first, the last, and how they end.
@@ -150,7 +150,7 @@ class Pages:
         #: Whether values are left unread: they are most of the file, and have no structure. Then so
         #: many bytes are read of the end of each key.
         self._blank = False
-        self._end = 1
+        self._end = 0
 
     def close(self) -> None:
         self._data.close()
@@ -235,17 +235,19 @@ class Pages:
 
     # -- the whole structure ----------------------------------------------------------------------
 
-    def faults(self, look: Look = _pass_by, end: int = 1) -> list[str]:
+    def faults(
+        self, look: Look = _pass_by, tables: Container[bytes] = (), end: int = 0
+    ) -> list[str]:
         """Everything that is wrong with the current state's structure; empty when nothing is.
-        ``look`` is given the last bytes of each key, ``end`` of them or more."""
+        ``look`` is given the last bytes of each key of these tables, ``end`` of them or more."""
         if len(self.metas) < 2:
             return ["one of the two pages that say what is current cannot be read"]
         meta = self.metas[0]
-        self._end = end
         self.broken += self._meta_faults()
         for table, records in self.tables(meta):
             self._blank = True
-            look(table, map(itemgetter(0), records))
+            self._end = end if table in tables else 0
+            (look if self._end else _pass_by)(table, map(itemgetter(0), records))
             self._blank = False
         free = list(self._records(meta, meta.free, self.broken))
         used = set(self._seen)
@@ -498,7 +500,8 @@ def _sound_ends(page: bytes, nodes: tuple[int, ...], is_ordered: bool, end: int)
     in_order = not is_ordered or (sorted(keys) == keys and len(set(keys)) == len(keys))
     if filled != size or not in_order:
         return None
-    return len(keys), keys[0], keys[-1], [each for each, _ in groupby(key[-end:] for key in keys)]
+    ends = [each for each, _ in groupby(key[max(len(key) - end, 0) :] for key in keys)]
+    return len(keys), keys[0], keys[-1], ends
 
 
 def _require_filled(number: int, page: bytes, nodes: tuple[int, ...], filled: int) -> None:
