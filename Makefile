@@ -8,7 +8,7 @@ ARGS ?=
 export WORKSPACE PREFIX SBINDIR DESTDIR UNLOCKED
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests run install uninstall fmt lint types test test-deep bench bench-docs bench-compare check lock dist deb vm clean
+.PHONY: help setup setup-tests run install uninstall fmt lint types test test-deep bench bench-docs bench-compare docs check lock dist deb vm clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "make %-13s %s\n", $$1, $$2 }'
@@ -56,6 +56,9 @@ bench-docs: setup-tests ## write docs/BENCHMARKS.md and its plots from the newes
 bench-compare: setup-tests ## the change of every row since revision BASE=rev; ARGS="--only 'git*'"
 	@test -n "$(BASE)" || { echo "Cannot compare: say with what, as in: make bench-compare BASE=HEAD~1" >&2; exit 2; }
 	$(PY) -m bench --quick --base "$(BASE)" $(ARGS)
+
+docs: setup ## the pages as a site of HTML in build/docs, without network
+	@$(PY) -m tests.docs.site
 
 check: test ## everything that must pass before a commit
 

@@ -17,6 +17,9 @@ Lines = list[bytes]
 
 _MARK = 7
 
+#: Programs that merge texts, which the setting `merge.driver` knows by name.
+KNOWN_DRIVERS = ("git", "mergiraf")
+
 
 class Labels(NamedTuple):
     """What the three sides are called behind their markers."""

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -22,11 +26,18 @@ from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 from pydantic import BaseModel, Field, StrictInt, ValidationError
 
-from ckptfs import __version__
-from ckptfs.api import Checkpoint, CheckpointDiff, CheckpointService, RestoreResult
+from ckptfs import __version__, api
+from ckptfs.agents.own_hooks import gone_text, hooks_in
+from ckptfs.api import Checkpoint, CheckpointDiff, CheckpointService, MergeResult, RestoreResult
 from ckptfs.api.values import FileChange, FileVersion, WorkspaceStatus
 from ckptfs.config import Workspace
-from ckptfs.errors import CheckpointUnknown, CkptfsError, PathUnknown, TreeMoved
+from ckptfs.errors import (
+    CheckpointUnknown,
+    CkptfsError,
+    MergeConflict,
+    PathUnknown,
+    TreeMoved,
+)
 from ckptfs.service.verbs import FILES, VERBS, Verb
 
 # -- what the tools answer -------------------------------------------------------------------------
@@ -81,6 +92,54 @@ class Restore(BaseModel):
     total: int = Field(description="how many paths are concerned; the lists may be cut off")
     token: str = Field("", description="of a dry run: restores only if nothing changed since")
     undo_id: str | None = Field(None, description="the checkpoint of the state before")
+    next: str = Field(description="what to do now")
+
+
+class ComparedState(BaseModel):
+    name: str
+    paths_changed: int
+    lines_added: int
+    lines_removed: int
+    runs: list[str] = Field(description="the commands that were last run there, and how they ended")
+
+
+class ComparedPath(BaseModel):
+    path: str
+    changed_by: list[str]
+    alike: bool = Field(description="whether those that changed it made the same of it")
+
+
+class Comparison(BaseModel):
+    base_id: str | None = Field(description="what all have in common; null: the beginning")
+    states: list[ComparedState]
+    paths: list[ComparedPath] = Field(description="those that several changed come first")
+    total: int = Field(description="how many paths were changed; the list may be cut off")
+
+
+class Conflict(BaseModel):
+    path: str
+    kind: str = Field(description="content, binary, added, deleted here, deleted there, ...")
+    resolution: str = Field(description="ours, theirs, markers or driver; empty: not decided")
+
+
+class Merge(BaseModel):
+    done: bool = Field(description="false: a dry run, or conflicts; nothing was changed")
+    added: list[str]
+    modified: list[str]
+    deleted: list[str]
+    total: int = Field(description="how many paths are concerned; the lists may be cut off")
+    conflicts: list[Conflict]
+    token: str = Field("", description="of a dry run: merges only if nothing changed since")
+    undo_id: str | None = Field(None, description="the checkpoint of the state before")
+    next: str = Field(description="what to do now")
+
+
+class Tried(BaseModel):
+    exit_code: int
+    checkpoint_id: str = Field(description="has what the command left, for a day")
+    changes: list[Change] = Field(description="what it changed; the first of them")
+    total: int = Field(description="how many paths it changed")
+    output: str = Field(description="what it printed; the end of it, if that is long")
     next: str = Field(description="what to do now")
 
 
@@ -147,7 +206,7 @@ def _difference(found: CheckpointDiff, most: int, *, content: bool) -> Differenc
     )
 
 
-def _restore(found: RestoreResult) -> Restore:
+def _restore(found: RestoreResult, remarks: Sequence[str]) -> Restore:
     if found.dry_run:
         following = "Nothing was changed. Call again with confirm=true and this token to restore."
     else:
@@ -163,12 +222,70 @@ def _restore(found: RestoreResult) -> Restore:
         total=sum(map(len, lists)),
         token=found.token,
         undo_id=found.before_id,
-        next=following,
+        next=" ".join([following, *remarks]),
     )
 
 
 def _some(paths: Sequence[str]) -> list[str]:
     return [_text(path) for path in paths[:NAMED_MAX]]
+
+
+def _comparison(found: api.Comparison) -> Comparison:
+    paths = sorted(found.paths, key=lambda each: len(each.changed_by) < 2)
+    return Comparison(
+        base_id=found.base_id,
+        states=[
+            ComparedState(
+                name=_text(state.name),
+                paths_changed=state.added + state.modified + state.deleted,
+                lines_added=state.lines_added,
+                lines_removed=state.lines_removed,
+                runs=[f"{_text(run['command'])}: {run['exit_code']}" for run in state.runs],
+            )
+            for state in found.states
+        ],
+        paths=[
+            ComparedPath(
+                path=_text(each.path),
+                changed_by=list(map(_text, each.changed_by)),
+                alike=each.alike,
+            )
+            for each in paths[:NAMED_MAX]
+        ],
+        total=len(paths),
+    )
+
+
+def _merge(found: MergeResult) -> Merge:
+    lists = (found.added_paths, found.modified_paths, found.deleted_paths)
+    added, modified, deleted = (_some(paths) for paths in lists)
+    return Merge(
+        done=found.changed,
+        added=added,
+        modified=modified,
+        deleted=deleted,
+        total=sum(map(len, lists)),
+        conflicts=[
+            Conflict(path=_text(each.path), kind=each.kind, resolution=each.resolution)
+            for each in found.conflicts[:NAMED_MAX]
+        ],
+        token=found.token,
+        undo_id=found.before_id,
+        next=_after_merge(found),
+    )
+
+
+def _after_merge(found: MergeResult) -> str:
+    if found.changed:
+        return f"To take it back, restore checkpoint {found.before_id}."
+    if any(not each.resolution for each in found.conflicts):
+        return (
+            "Nothing was changed. Call again with confirm=true, this token and a resolution: "
+            "markers, ours or theirs; for single paths with resolutions."
+        )
+    if found.dry_run and (found.added_paths or found.modified_paths or found.deleted_paths):
+        return "Nothing was changed. Call again with confirm=true and this token to merge."
+    return "There is nothing to merge."
 
 
 def _version(found: FileVersion) -> Version:
@@ -215,6 +332,13 @@ _REPLACES = ToolAnnotations(
     read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False
 )
 
+#: A command may do anything, outside of the workspace.
+_ANYTHING = ToolAnnotations(
+    read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True
+)
+#: The tool that runs commands.
+_RUNS = "command_try"
+
 Reference = Annotated[
     Annotated[str, Field(max_length=300)] | StrictInt,
     Field(description="id, tag, `latest`, `@-N` or a time"),
@@ -234,8 +358,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[Any]:
-    """A server for one workspace; a read-only one has only the tools that change nothing."""
+def make_server(
+    workspace: Workspace, *, read_only: bool = False, commands: bool = False
+) -> MCPServer[Any]:
+    """A server for one workspace; a read-only one has only the tools that change nothing. With
+    ``commands`` it runs commands for the model, as whoever started it and outside of any sandbox
+    that the model's own commands are in."""
     tools = Tools(CheckpointService(workspace.path, workspace.store))
     return MCPServer(
         "ckptfs",
@@ -245,13 +373,15 @@ def make_server(workspace: Workspace, *, read_only: bool = False) -> MCPServer[A
         tools=[
             _make_tool(_telling(getattr(tools, verb.tool)), _hints(verb))
             for verb in VERBS.values()
-            if verb.tool and (verb.only_reads or not read_only)
+            if verb.tool and (verb.only_reads or not read_only) and (verb.tool != _RUNS or commands)
         ],
     )
 
 
 def _hints(verb: Verb) -> ToolAnnotations:
     """What a tool changes, from the declaration of its verb."""
+    if verb.tool == _RUNS:
+        return _ANYTHING
     if verb.only_reads:
         return _LOOKS
     return _REPLACES if verb.changes == FILES else _ADDS
@@ -274,6 +404,7 @@ def _telling(function: Callable[P, R]) -> Callable[P, R]:
 _HINTS = {
     CheckpointUnknown.kind: "checkpoint_list names the checkpoints.",
     PathUnknown.kind: "checkpoint_diff and file_history name paths as they are wanted here.",
+    MergeConflict.kind: "Without confirm=true they are listed; with a resolution they are settled.",
     TreeMoved.kind: "Make another dry run and look at what it would do now.",
 }
 
@@ -342,10 +473,67 @@ class Tools:
     ) -> Restore:
         """Make the workspace, or only some paths, what it was. Without confirm=true it is a dry run
         that names what would change. The state before is saved first, so it can be taken back."""
+        workspace = self._service.workspace.path
+        hooked = hooks_in(workspace) if confirm else {}
         found = self._service.restore(
             str(checkpoint_id), paths, dry_run=not confirm, token=token, state=False
         )
-        return _restore(found)
+        still = hooks_in(workspace) if hooked else {}
+        gone = {name: path for name, path in hooked.items() if name not in still}
+        return _restore(found, gone_text(gone))
+
+    def checkpoint_compare(
+        self,
+        states: Annotated[
+            list[Reference],
+            Field(description="checkpoints or forks; `now` is the workspace", min_length=2),
+        ],
+    ) -> Comparison:
+        """Compare what several states changed since the newest one that all have in common: paths
+        that several changed, alike or not, lines, and how the commands ended that ran there."""
+        return _comparison(self._service.compare(*map(str, states)))
+
+    def checkpoint_merge(
+        self,
+        source: Annotated[Reference, Field(description="a fork, `main` or a checkpoint")],
+        paths: Paths | None = None,
+        resolution: Annotated[
+            Literal["", "markers", "ours", "theirs"],
+            Field(description="what becomes of conflicts; empty: they keep it from being done"),
+        ] = "",
+        resolutions: Annotated[
+            dict[str, Literal["markers", "ours", "theirs"]], Field(description="the same by path")
+        ] = {},  # noqa: B006 - a model's schema has it, and nobody changes it
+        confirm: Annotated[bool, Field(description="really do it")] = False,
+        token: Annotated[
+            str, Field(description="of the dry run: refuses if anything changed since")
+        ] = "",
+    ) -> Merge:
+        """Bring what another state changed into the workspace, three-way and by lines. Without
+        confirm=true it is a dry run that names what would change and the conflicts. Conflicts
+        change nothing until a resolution is given. The state before is saved first."""
+        found = self._service.merge(
+            str(source),
+            paths,
+            dry_run=not confirm,
+            resolution=resolution,
+            resolutions=resolutions,
+            token=token,
+        )
+        return _merge(found)
+
+    def command_try(
+        self,
+        command: Annotated[
+            list[str], Field(description="the program and its arguments", min_length=1)
+        ],
+        seconds: Annotated[int, Field(description="at most so long", ge=1, le=3600)] = 600,
+        max_chars: Chars = TEXT_MAX,
+    ) -> Tried:
+        """Run a command in a fork of the workspace, at the workspace's own path. The workspace
+        stays as it is; what the command left is a checkpoint, for checkpoint_diff to look at and
+        for checkpoint_merge to take."""
+        return _tried(self._service.workspace, command, seconds, max_chars)
 
     def file_history(
         self,
@@ -366,6 +554,56 @@ class Tools:
         checkpoint."""
         changed = self._service.diff()
         return _status(self._service.status(), len(changed.changes))
+
+
+def _tried(workspace: Workspace, command: list[str], seconds: int, most: int) -> Tried:
+    words = ["try", "--keep", "--json", "-w", str(workspace.path), "--", *command]
+    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as told:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ckptfs", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=told,
+            cwd="/",
+        )
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # it ends the command, and the fork
+            process.wait()
+            raise ToolError(
+                f"The command did not end within {seconds} seconds and was stopped. "
+                "The workspace is as it was."
+            ) from None
+        said.seek(0)
+        told.seek(0)
+        *lines, last = told.read().decode(errors="replace").rstrip("\n").split("\n")
+        output = said.read().decode(errors="replace") + "\n".join(lines)
+    return _as_tried(last, output[-most:] if most else "")
+
+
+def _as_tried(line: str, output: str) -> Tried:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        raise ToolError(f"{output}{line}".strip()) from None
+    if "checkpoint" not in record:
+        raise ToolError(record.get("error", {}).get("message", line))
+    number, changes = record["checkpoint"], record["changes"]
+    following = (
+        f"checkpoint_merge with source {number} takes it; nothing else is needed to leave it."
+    )
+    return Tried(
+        exit_code=record["exit_code"],
+        checkpoint_id=str(number),
+        changes=[
+            Change(path=_text(each["path"]), old_path=each.get("old_path"), how=each["kinds"])
+            for each in changes[:NAMED_MAX]
+        ],
+        total=len(changes),
+        output=output,
+        next=following if changes else "It changed nothing.",
+    )
 
 
 # -- exact arguments -------------------------------------------------------------------------------

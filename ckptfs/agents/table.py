@@ -72,6 +72,8 @@ class Agent(NamedTuple):
     guard: str = ""
     #: Whether each event has a file of its own, which is run.
     runs_files: bool = False
+    #: Why the hook goes into the user's own settings unless the project's are asked for.
+    not_in_project: str = ""
 
 
 # -- how a hook stands in the settings -------------------------------------------------------------
@@ -226,6 +228,7 @@ _ALL = (
         signs=(".config/opencode", ".local/share/opencode"),
         then="opencode loads it when it starts.",
         moved="XDG_CONFIG_HOME",
+        not_in_project="beside a plugin in a project opencode installs thousands of files",
     ),
     Agent(
         "cursor",

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ckptfs import config as places
+from ckptfs.api import merging
 from ckptfs.api import workspace as workspaces
 from ckptfs.api.values import (
     Checkpoint,
@@ -24,6 +25,7 @@ from ckptfs.api.values import (
     CheckpointDiff,
     CheckpointEvent,
     Compacted,
+    Comparison,
     EventStream,
     FileVersion,
     Handler,
@@ -244,6 +246,12 @@ class CheckpointService:
             self._sessions.call("show", asked), lambda: self._sessions.text("show", asked)
         )
 
+    def compare(self, *states: str) -> Comparison:
+        """What two or more checkpoints, or forks as they are, changed since the newest state that
+        all of them have in common."""
+        record = self._sessions.call("compare", {"states": builtins.list(states)})
+        return Comparison.from_record(record)
+
     def log(self, path: AnyPath) -> builtins.list[FileVersion]:
         """Every checkpoint in which a path, or anything below it, changed; newest first."""
         (inside,) = self._inside([path])
@@ -303,12 +311,14 @@ class CheckpointService:
         resolution: str = "",
         resolutions: Mapping[str, str] | None = None,
         token: str = "",
+        driver: str | None = None,
     ) -> MergeResult:
         """Bring in what another state changed since it and the workspace had one in common.
 
         Raises `MergeConflict`, and changes nothing, if both sides changed the same things, unless
         ``resolution`` (``ours``, ``theirs`` or ``markers``), or ``resolutions`` by path, says what
-        becomes of each. A dry run returns the conflicts instead.
+        becomes of each. A dry run returns the conflicts instead. ``driver`` is a command that
+        merges texts which conflict, instead of the setting `merge.driver`; an empty one is none.
         """
         asked: JsonObject = {
             "source": checkpoint_id,
@@ -319,7 +329,8 @@ class CheckpointService:
             **self._limited(paths, "merge"),
         }
         with self._sessions.session() as session:
-            result = MergeResult.from_record(session.call("merge", asked), dry_run=dry_run)
+            record = merging.merge(session, self.workspace, asked, driver)
+            result = MergeResult.from_record(record, dry_run=dry_run)
         open_conflicts = [each.path for each in result.conflicts if not each.resolution]
         if open_conflicts and not dry_run:
             raise MergeConflict(open_conflicts)
@@ -555,6 +566,7 @@ class AsyncCheckpointService:
         self.unpin = in_thread(service.unpin)
         self.rewind = in_thread(service.rewind)
         self.merge = in_thread(service.merge)
+        self.compare = in_thread(service.compare)
         self.undo = in_thread(service.undo)
         self.redo = in_thread(service.redo)
         self.prune = in_thread(service.prune)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cached_property
 from types import TracebackType
@@ -212,6 +212,49 @@ class MergeResult:
             after_id=None if ids["after"] is None else str(ids["after"]),
             token=record["token"],
             **{name: list(record[name]) for name in lists},
+        )
+
+
+@dataclass(frozen=True)
+class ComparedState:
+    """What a state changed since the one that all have in common."""
+
+    name: str
+    added: int
+    modified: int
+    deleted: int
+    lines_added: int
+    lines_removed: int
+    #: The commands that were last run there: command, exit_code, duration_ms, time_ns.
+    runs: list[JsonObject]
+
+
+@dataclass(frozen=True)
+class ComparedPath:
+    """A path, the states that changed it, and whether they made the same of it."""
+
+    path: str
+    changed_by: list[str]
+    alike: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several states, each against the newest that all of them have in common."""
+
+    #: None: the beginning.
+    base_id: str | None
+    states: list[ComparedState]
+    paths: list[ComparedPath]
+
+    @classmethod
+    def from_record(cls, record: JsonObject) -> Comparison:
+        names = [each.name for each in fields(ComparedState)]
+        base = record["base"]
+        return cls(
+            base_id=None if base is None else str(base["id"]),
+            states=[ComparedState(**{key: it[key] for key in names}) for it in record["states"]],
+            paths=[ComparedPath(**each) for each in record["paths"]],
         )
 
 

@@ -297,8 +297,7 @@ _SAID_MAX = 500
 
 DONE = "done"
 
-#: The setting, by its section and its key, and the file in a store that may have it.
-_SECTION, _KEY = "hooks", "on_restore"
+#: The file in a store that may have settings.
 _FILE = "config.toml"
 
 
@@ -344,13 +343,13 @@ class Command(NamedTuple):
         return bool(self.words or self.refused)
 
 
-def command_of(store: Path) -> Command:
-    """What the settings want to be run: those of the store, or else of the user who asks. Settings
+def command_of(store: Path, name: str = "hooks.on_restore") -> Command:
+    """What a setting wants to be run: that of the store, or else of the user who asks. Settings
     that make no sense want nothing: `ckptfs config` tells what is wrong."""
     refused = ""
     for file in (store / _FILE, config.settings_file()):
         try:
-            text, reason = _setting(file)
+            text, reason = _setting(file, *name.split("."))
             if text is None:
                 continue
             if not reason:
@@ -361,12 +360,12 @@ def command_of(store: Path) -> Command:
     return Command(refused=refused)
 
 
-def _setting(file: Path) -> tuple[str | None, str]:
+def _setting(file: Path, section: str, key: str) -> tuple[str | None, str]:
     """The command that a file sets, None if it sets none, and why it is not run."""
     opened, reason = config.open_settings(file)
     with opened:
-        hooks = tomllib.load(opened).get(_SECTION, {})
-    text = hooks.get(_KEY) if isinstance(hooks, dict) else None
+        found = tomllib.load(opened).get(section, {})
+    text = found.get(key) if isinstance(found, dict) else None
     return (None if text is None else str(text)), reason
 
 

@@ -86,7 +86,7 @@ def _which(args: Namespace, here: list[Agent]) -> str:
 
 def _change(args: Namespace, agents: list[Agent]) -> int:
     project = None if args.user else project_of(args)
-    planned = [(agent, _changes(agent, project, args.action)) for agent in agents]
+    planned = [(agent, _in_scope(agent, project, args)) for agent in agents]
     records = [_record(agent, changes, args) for agent, changes in planned]
     different = [change for _, changes in planned for change in changes if change.new != change.old]
     record = records[0] if args.subject else {"agents": records}
@@ -104,6 +104,21 @@ def _change(args: Namespace, agents: list[Agent]) -> int:
     done = [_done(args.action, agent, changes) for agent, changes in planned]
     output.result(record, "\n".join(filter(None, done)), as_json=args.json)
     return 0
+
+
+def _in_scope(agent: Agent, project: Path | None, args: Namespace) -> list[SettingsEdit]:
+    """What is to be changed for an agent: in the project's settings, or in the user's own where
+    those of the project would cost too much. Such a hook is uninstalled from both."""
+    if project is None or args.project or not agent.not_in_project:
+        return _changes(agent, project, args.action)
+    changes = _changes(agent, None, args.action)
+    if args.action == "uninstall":
+        return [*_changes(agent, project, args.action), *changes]
+    output.note(
+        f"In your own settings, for all projects: {agent.not_in_project}. "
+        "--project puts it there all the same."
+    )
+    return changes
 
 
 def _changes(agent: Agent, project: Path | None, action: str) -> list[SettingsEdit]:
@@ -400,5 +415,5 @@ def mcp(args: Namespace) -> int:
             raise
         raise ExtraMissing("the MCP server", error.name or "mcp", "mcp") from error
     os.chdir("/")  # or we would keep the workspace from being unmounted
-    make_server(workspace, read_only=args.read_only).run("stdio")
+    make_server(workspace, read_only=args.read_only, commands=args.allow_commands).run("stdio")
     return 0

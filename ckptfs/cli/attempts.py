@@ -160,8 +160,11 @@ def _decide(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
 
 
 def _take(workspace: Workspace, checkpoint: int) -> JsonObject:
+    from ckptfs.api import merging
+
     with open_workspace(workspace) as session:
-        merged = session.call("merge", {"source": str(checkpoint), **this_command()})
+        asked = {"source": str(checkpoint), **this_command()}
+        merged = merging.merge(session, workspace, asked)
     return {"merged": merged["changed"], "conflicts": merged["conflicts"]}
 
 

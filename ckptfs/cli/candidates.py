@@ -38,7 +38,7 @@ SETTING_NAMES = (
     "retention.automatic retention.max_checkpoints retention.keep_all retention.hourly "
     "retention.daily retention.max_size retention.min_free moments.max moments.max_size "
     "moments.keep moments.stood auto.harnesses collisions exclude.patterns record.command "
-    "hooks.on_restore serve.keep_cpus_awake serve.priority store.compress upkeep.cpu"
+    "hooks.on_restore merge.driver serve.keep_cpus_awake serve.priority store.compress upkeep.cpu"
 ).split()
 
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject
+from ckptfs.cli.progress import progress
 from ckptfs.cli.workspace import (
     calling_process,
     find_workspace,
@@ -26,6 +27,8 @@ from ckptfs.errors import NotConfirmed, UsageError
 
 #: How many checkpoints a list shows by default.
 _SHOWN = 20
+#: Room for a checkpoint's number.
+_NUMBER = 5
 #: Room for the counts; wider ones widen the column.
 _COUNTS_WIDTH = 12
 #: So much of the remarks is shown however narrow the terminal is.
@@ -92,7 +95,10 @@ def show_list(args: Namespace) -> int:
         return 0
     with paged() as out:
         for line in _lines(record["checkpoints"], output.screen_width()):
-            out.line(line.encode("utf-8", "surrogateescape"))
+            number, rest = line[:_NUMBER], line[_NUMBER:]
+            out.spans(
+                (number.encode(), output.YELLOW), (rest.encode("utf-8", "surrogateescape"), "")
+            )
     _say_rest(args, len(record["checkpoints"]), record["more"], record["moments"])
     return 0
 
@@ -142,7 +148,7 @@ def _line(checkpoint: JsonObject, counts: str, width: int | None) -> str:
     if who:
         words.append(f" by {who}")
     remarks = output.safe(" ".join(filter(None, words)))
-    columns = f"{checkpoint['id']:>5}  {moment}  {checkpoint['kind']:<8} {counts} "
+    columns = f"{checkpoint['id']:>{_NUMBER}}  {moment}  {checkpoint['kind']:<8} {counts} "
     if width is not None:
         remarks = output.cut_middle(remarks, max(_REMARKS_MIN, width - len(columns)))
     return f"{columns}{remarks}".rstrip()
@@ -167,14 +173,14 @@ def _run_text(run: JsonObject, message: str) -> str:
 
 
 def _who(checkpoint: JsonObject) -> str:
-    """Who caused it, shortened; nothing where the message says so already."""
-    cause = checkpoint["cause"]
-    command = str(cause.get("command", ""))
-    if not command:
-        return f"process {cause['pid']}" if cause.get("pid") else ""
-    if command in checkpoint["message"]:
+    """The program that caused it; nothing where the message has its command. A number of a process
+    that has ended long ago says nothing to a reader: `show` and --json have it."""
+    command = str(checkpoint["cause"].get("command", ""))
+    if not command or command in checkpoint["message"]:
         return ""
-    return command if len(command) <= _WHO_MAX else command[: _WHO_MAX - 1] + "…"
+    from ckptfs.commands import program_of  # late: most messages say it
+
+    return program_of(command)
 
 
 # -- which stay ------------------------------------------------------------------------------------
@@ -240,7 +246,7 @@ def delete(args: Namespace) -> int:
 
 
 def _delete(session: Session, asked: JsonObject) -> JsonObject:
-    with output.progress("Freeing", "records") as show:
+    with progress("Freeing", "records") as show:
         return session.call("delete", asked, on_progress=show)
 
 
@@ -274,7 +280,7 @@ def prune(args: Namespace) -> int:
 
 def compact(args: Namespace) -> int:
     workspace = find_workspace(args)
-    with open_workspace(workspace) as session, output.progress("Compacting", "records") as show:
+    with open_workspace(workspace) as session, progress("Compacting", "records") as show:
         record = session.call("compact", {}, on_progress=show)
     before, after = record["before_bytes"], record["after_bytes"]
     text = f"The store takes {output.bytes_text(after)}"
@@ -299,7 +305,7 @@ def purge(args: Namespace) -> int:
             return 0
         if not args.force:
             output.confirm(_plan_text(plan), _QUESTION, "purged")
-        with output.progress("Purging") as show:
+        with progress("Purging") as show:
             record = session.call("purge", {"paths": paths}, on_progress=show)
     output.result(record, _purged_text(record), as_json=args.json)
     for line in _left_over(record, runtime.living(workspace)):

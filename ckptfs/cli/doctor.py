@@ -22,6 +22,7 @@ from ckptfs.control import runtime
 from ckptfs.errors import CkptfsError, ProblemsFound, shell
 
 OK, LOOK, WRONG = "ok", "to look at", "wrong"
+_COLOURS = {OK: output.GREEN, LOOK: output.YELLOW, WRONG: output.RED}
 
 _DEVICE = "/dev/fuse"
 _FUSE_CONF = Path("/etc/fuse.conf")
@@ -54,7 +55,8 @@ def doctor(args: Namespace) -> int:
 
 def _lines(findings: list[Finding]) -> Iterator[str]:
     for item in findings:
-        yield output.safe(f"{item.level:<10}  {item.subject:<12} {item.text}")
+        level = output.painted(f"{item.level:<10}", _COLOURS[item.level])
+        yield level + output.safe(f"  {item.subject:<12} {item.text}")
         if item.advice:
             yield output.safe(f"{'':<25}{item.advice}")
 

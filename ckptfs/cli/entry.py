@@ -26,7 +26,7 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = _run(words)
+        code = _run(words) if words else _help()
         if sys.stdout is not None:  # None if the parent closed it
             sys.stdout.flush()
         return code
@@ -37,6 +37,14 @@ def run(argv: Sequence[str] | None = None) -> int:
         # A verb that was interrupted half-way says what became of it.
         output.note(f"ckptfs: {output.safe(interrupt) or 'Interrupted.'}")
         return INTERRUPTED
+
+
+def _help() -> int:
+    """`ckptfs` alone: where to begin. A script that lost its words must not take it for success."""
+    from ckptfs.cli.words.examples import SHORT_HELP
+
+    print(SHORT_HELP)
+    return UsageError.exit_code
 
 
 def _run(words: list[str]) -> int:

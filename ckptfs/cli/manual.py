@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from ckptfs import __version__
 from ckptfs.cli import output
 from ckptfs.cli.parser import Parser, VerbParser
-from ckptfs.cli.verbs import VERBS, make_parser, parser_of, unknown_verb
+from ckptfs.cli.verbs import VERBS, below_options, make_parser, parser_of, unknown_verb
+from ckptfs.cli.words.examples import EXAMPLES, IDS
 
 #: Options of every verb; they are told once.
 _COMMON = frozenset({"help", "workspace", "json", "no_mount", "trust_owner"})
@@ -37,6 +38,9 @@ def _whole() -> Iterator[str]:
         yield _text(verb.description or "")
         yield from _usage(verb)
         yield from _arguments(verb)
+        for command, what in EXAMPLES.get(name, ()):
+            yield from (".TP", rf"\fB{_text(command)}\fR", _text(what))
+    yield from (".SH WHICH CHECKPOINT", ".nf", _text(IDS), ".fi")
     yield from (".SH NOTES", _text(parser.epilog or ""))
 
 
@@ -49,6 +53,7 @@ def _of_verb(name: str) -> Iterator[str]:
     yield ".SH OPTIONS"
     yield from _arguments(parser)
     yield from _arguments(parser, common=True)
+    yield from (".SH EXAMPLES", ".nf", _text(below_options(name, parser)), ".fi")
     yield from (".SH SEE ALSO", ".BR ckptfs (1)")
 
 

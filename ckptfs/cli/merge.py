@@ -48,9 +48,11 @@ def merge(args: Namespace) -> int:
     }
     if args.paths:
         asked["paths"] = [path_below_root(path, workspace, "merge") for path in args.paths]
+    from ckptfs.api import merging
+
     with hinting_at_paths([args.source], "ckptfs merge latest"):
         with open_workspace(workspace) as session:
-            record = session.call("merge", asked)
+            record = merging.merge(session, workspace, asked, args.driver)
     output.result(record, _text(args, record), as_json=args.json)
     return MergeConflict.exit_code if _unresolved(record) else 0
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject
+from ckptfs.cli.progress import progress
 from ckptfs.cli.workspace import exact_workspace, named_directory
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
@@ -48,7 +49,7 @@ def mount(args: Namespace) -> int:
     if args.foreground:
         _run_daemon(plan, _ForegroundAnnouncer(plan, as_json=args.json))
         return 0
-    with output.progress("Reading") as show:
+    with progress("Reading", at_once=False) as show:
         started = launch(
             lambda announcer: _run_daemon(plan, announcer), show, ended=lambda: _died(plan)
         )
@@ -213,7 +214,13 @@ _IDLE_LOOKS = 3
 
 def umount(args: Namespace) -> int:
     workspace = exact_workspace(args)
-    with output.progress("Writing back") as show:
+    if workspace.line:
+        raise UsageError(
+            f"Cannot unmount {workspace.path}: it is a fork, which is mounted as long as its "
+            "workspace is. Nothing was changed.",
+            hint="To end it: ckptfs fork --delete NAME",
+        )
+    with progress("Writing back", at_once=False) as show:
         ended = _end(workspace, args, show)
     _say_ended(workspace, ended, as_json=args.json)
     return 0
@@ -279,6 +286,8 @@ def _ask(
         with _interruptible(workspace):
             # The daemon tells how far it is, so a long silence means that it hangs.
             client.send_request("umount", wishes, progress=True)
+            if show is not None:
+                show({})
             ended = _follow(client, daemon, args, show)
         if ended is None:
             return _finish_without_daemon(workspace, args, show)
@@ -381,6 +390,7 @@ def _finish_without_daemon(
     if covered is not None:
         mounts.unmount(workspace.path, detach=True)
         os.close(covered)
+    mounts.clear_forks(workspace.store)
     runtime.withdraw(workspace)
     if ended is None and not dead:
         raise NotMounted(workspace.path)

@@ -20,7 +20,12 @@ from ckptfs.errors import CkptfsError, NotConfirmed
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from rich.progress import Progress
+#: Colours of a terminal, by their numbers. rich would do it, for a tenth of a second a command.
+BOLD = "1"
+RED = "31"
+GREEN = "32"
+YELLOW = "33"
+CYAN = "36"
 
 JsonObject = dict[str, Any]
 Show = Callable[[JsonObject], None]
@@ -66,9 +71,21 @@ def failure(error: CkptfsError, *, as_json: bool) -> None:
     """One sentence and what to do; for machines the same as an object on stdout."""
     if as_json:
         print(json.dumps({"error": portable(dict(error.record()))}))
-    print(f"ckptfs: {safe(error.message)}", file=sys.stderr)
+    print(f"{painted('ckptfs:', RED, sys.stderr)} {safe(error.message)}", file=sys.stderr)
     for line in error.hint.splitlines():
         print(f"  {safe(line)}", file=sys.stderr)
+
+
+def has_colour(stream: IO[str]) -> bool:
+    """Whether what goes there is coloured: on a terminal, unless its user wants none."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def painted(text: str, colour: str, stream: IO[str] | None = None) -> str:
+    """A text in a colour, if where it goes has colours; without ``stream`` that is stdout."""
+    if not colour or not has_colour(stream or sys.stdout):
+        return text
+    return f"\x1b[{colour}m{text}\x1b[m"
 
 
 def safe(text: object) -> str:
@@ -196,60 +213,6 @@ def duration_text(milliseconds: int) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
-@contextmanager
-def progress(text: str, unit: str = "files") -> Iterator[Show | None]:
-    """A bar on stderr while something long runs; None if stderr is no terminal."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield None
-        return
-    bar = _Bar(text, unit)
-    try:
-        yield bar.show
-    finally:
-        bar.stop()
-
-
-class _Bar:
-    """Made at the first step of a pass: one that is over at once shows nothing."""
-
-    def __init__(self, text: str, unit: str) -> None:
-        self._text = text
-        self._unit = unit
-        self._rich: Progress | None = None
-
-    def show(self, record: JsonObject) -> None:
-        if "files" not in record:
-            return
-        if self._rich is None:
-            self._rich = _rich_progress(self._unit)
-            self._rich.start()
-            self._task = self._rich.add_task(self._text, total=None, copied="")
-        self._rich.update(
-            self._task,
-            total=record.get("total_files"),
-            completed=record["files"],
-            copied=bytes_text(record["bytes"]) if "bytes" in record else "",
-        )
-
-    def stop(self) -> None:
-        if self._rich is not None:
-            self._rich.stop()
-
-
-def _rich_progress(unit: str) -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn(f"{{task.completed:,.0f}} {unit} {{task.fields[copied]}}"),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-
-
 # -- names of files --------------------------------------------------------------------------------
 
 
@@ -268,12 +231,6 @@ def shown_name(name: str) -> bytes:
 #: As git: leave at once if it fits, let colours through, keep the screen afterwards.
 _LESS = "FRX"
 
-BOLD = "1"
-RED = "31"
-GREEN = "32"
-YELLOW = "33"
-CYAN = "36"
-
 
 class PagedOutput:
     """Takes lines of bytes, without their newlines."""
@@ -284,13 +241,23 @@ class PagedOutput:
         self._colour = colour
 
     def line(self, data: bytes, colour: str = "") -> None:
-        if not self._terminal:
-            self._stream.write(data + b"\n")
-            return
+        self.spans((data, colour))
+
+    def spans(self, *parts: tuple[bytes, str]) -> None:
+        """A line of which each part has a colour of its own."""
+        shown = self._shown if self._terminal else _as_it_is
+        line = b"".join(shown(data, colour) for data, colour in parts)
+        self._stream.write(line + b"\n")
+
+    def _shown(self, data: bytes, colour: str) -> bytes:
         text = "\t".join(safe(part) for part in data.decode("utf-8", "surrogateescape").split("\t"))
         if colour and self._colour:
             text = f"\x1b[{colour}m{text}\x1b[m"
-        self._stream.write(text.encode("utf-8", "backslashreplace") + b"\n")
+        return text.encode("utf-8", "backslashreplace")
+
+
+def _as_it_is(data: bytes, colour: str) -> bytes:
+    return data
 
 
 @contextmanager
@@ -300,7 +267,7 @@ def paged(*, paged: bool = True) -> Iterator[PagedOutput]:
     if not sys.stdout.isatty():
         yield PagedOutput(sys.stdout.buffer, terminal=False, colour=False)
         return
-    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    colour = has_colour(sys.stdout)
     pager = _start_pager(_pager_command()) if paged else None
     if pager is None or pager.stdin is None:
         yield PagedOutput(sys.stdout.buffer, terminal=True, colour=colour)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from typing import NoReturn
 
 from ckptfs.errors import UsageError
@@ -63,6 +64,12 @@ class VerbParser(Parser):
 
     #: Where the words behind ``--`` go, for a verb that tells them from those before it.
     behind = ""
+    #: Makes what help says below the options; called for help only.
+    below: Callable[[], str] | None = None
+
+    def format_help(self) -> str:
+        self.epilog = self.below() if self.below is not None else None
+        return super().format_help()
 
     def parse_known_args(  # type: ignore[no-untyped-def]
         self, args=None, namespace=None

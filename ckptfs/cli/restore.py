@@ -12,8 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ckptfs.agents.own_hooks import gone_text, hooks_in
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject, shown_name
+from ckptfs.cli.progress import progress
 from ckptfs.cli.workspace import (
     find_workspace,
     hinting_at_paths,
@@ -124,6 +126,8 @@ class _Done(NamedTuple):
     documents: _Documents
     #: What the user's settings want to be run now.
     hook: Command
+    #: What to tell of hooks in the settings of agents that are gone now.
+    remarks: list[str]
 
 
 def _perform(
@@ -131,11 +135,15 @@ def _perform(
 ) -> _Done:
     asked |= this_command()
     hook = _hook_of(workspace)
-    with output.progress("Comparing", "records") as show:
+    hooked = hooks_in(workspace.path) if asked.get("files", True) else {}
+    with progress("Comparing", "records") as show:
         record = session.call(op, asked | {"names": args.json or bool(hook)}, on_progress=show)
+    still = hooks_in(workspace.path) if hooked else {}
+    gone = {name: path for name, path in hooked.items() if name not in still}
+    record["hooks_gone"] = sorted(gone)
     wanted = args.state_out or hook
     documents = _fetched(session, record) if wanted else {}
-    return _Done(record, _result_text(record, op, asked), documents, hook)
+    return _Done(record, _result_text(record, op, asked), documents, hook, gone_text(gone))
 
 
 def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:
@@ -144,6 +152,8 @@ def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:
     files = not getattr(args, "state_only", False)
     _write_out(args.state_out, done.documents, done.record, restored=files)
     output.result(done.record, done.text, as_json=args.json)
+    for line in done.remarks:
+        output.note(line)
     if failure:
         output.note(f"The restore is done, but not the command after it: {failure}.")
     return 0

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from ckptfs import config, locating
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject
+from ckptfs.cli.progress import bytes_below, progress
 from ckptfs.cli.workspace import workspace_or_store
 from ckptfs.config import Workspace
 from ckptfs.connect import Session, has_store, new_store, open_workspace
@@ -50,7 +51,7 @@ def _look(target: Workspace, *, deep: bool) -> JsonObject:
     if runtime.living(target) is None and (damage := storage.damage_of(target.store)):
         return damage
     try:
-        with open_workspace(target) as session, output.progress("Checking", "done") as show:
+        with open_workspace(target) as session, progress("Checking", "done") as show:
             return session.call("check", {"deep": deep}, on_progress=show)
     except StoreCorrupt as error:
         return storage.broken("records", str(error))
@@ -101,7 +102,11 @@ def backup(args: Namespace) -> int:
     target = workspace_or_store(args)
     check_apart(dest, target)
     check_dest(dest)
-    with open_workspace(target) as session:
+    size = bytes_below(target.store)
+    with (
+        open_workspace(target) as session,
+        progress("Copying", measure=lambda: (bytes_below(dest), size)),
+    ):
         record = session.call("backup", {"dest": str(dest)})
     said = f"Copied {output.safe(target.store)} to {output.safe(dest)}"
     how = f"`ckptfs mount DIR --store {output.safe(shell(dest))}`"
@@ -118,7 +123,7 @@ def import_tree(args: Namespace) -> int:
     check_source(source)
     target = _import_target(args)
     check_apart(source, target)
-    with _filling(target) as session, output.progress("Importing") as show:
+    with _filling(target) as session, progress("Importing") as show:
         # A workspace with content is better filled by cp -a; a bare store has no other way in.
         merge = args.store is not None and runtime.living(target) is None
         wishes = {"source": str(source), "merge": merge}
@@ -139,7 +144,7 @@ def export(args: Namespace) -> int:
     check_apart(dest, target)
     check_dest(dest)
     wishes = {"dest": str(dest), "checkpoint": args.checkpoint}
-    with open_workspace(target) as session, output.progress("Exporting") as show:
+    with open_workspace(target) as session, progress("Exporting") as show:
         record = session.call("export", wishes, on_progress=show)
     _say_copied(record, f"Exported to {output.safe(dest)}", as_json=args.json)
     return 0

@@ -62,18 +62,28 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
     if meant and meant not in VERBS and not _ASKING.intersection(words):
         raise unknown_verb(meant)
     for name in [meant] if meant in VERBS else VERBS:
-        made = parsers.add_parser(name, help=VERBS[name].help, **_about(name))
-        add_common(made, default=argparse.SUPPRESS, json_default=argparse.SUPPRESS)
-        add_words(name, made)
+        _fill(name, parsers.add_parser(name, help=VERBS[name].help, **_about(name)))
     return parser
 
 
 def parser_of(name: str) -> VerbParser:
     """The parser of one verb alone, for those who read what it declares."""
     parser = VerbParser(prog=f"ckptfs {name}", **_about(name))
+    _fill(name, parser)
+    return parser
+
+
+def _fill(name: str, parser: VerbParser) -> None:
     add_common(parser, default=argparse.SUPPRESS, json_default=argparse.SUPPRESS)
     add_words(name, parser)
-    return parser
+    parser.below = lambda: below_options(name, parser)
+
+
+def below_options(name: str, parser: VerbParser) -> str:
+    """The examples of a verb, and what its words may be."""
+    from ckptfs.cli.words.examples import epilog_of
+
+    return epilog_of(name, parser)
 
 
 def _about(name: str) -> dict[str, Any]:
@@ -161,6 +171,8 @@ VERBS = {
     "rewind": Verb("go back N checkpoints", "restore.rewind", "history"),
     "undo": Verb("take back the last restore", "restore.undo", "history"),
     "redo": Verb("take back the last undo", "restore.redo", "history"),
+    "fork": Verb("make a second line of work, or rename or delete one", "forks.fork", "history"),
+    "forks": Verb("list the forks", "forks.forks", "history", reads=True),
     "merge": Verb("bring in what a fork or checkpoint changed", "merge.merge", "history"),
     "compare": Verb(
         "show what forks or checkpoints changed, each and in common",

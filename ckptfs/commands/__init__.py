@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from ckptfs.commands.secrets import masked, masked_prose
 from ckptfs.commands.words import decoded, on_one_line, printable, quoted
-from ckptfs.commands.wrappers import first_program, unwrapped, unwrapped_text
+from ckptfs.commands.wrappers import first_program, program_of, unwrapped, unwrapped_text
 
 __all__ = [
     "COMMAND_MAX",
@@ -22,6 +22,7 @@ __all__ = [
     "masked",
     "noted",
     "printable",
+    "program_of",
     "quoted",
     "shown",
     "unwrapped",

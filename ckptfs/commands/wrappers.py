@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 
 from ckptfs.commands.words import (
     CONTROL,
@@ -101,6 +102,13 @@ def command_at(values: Sequence[str]) -> int:
     return at
 
 
+#: Programs that run others' text, and names of scripts that do not tell whose they are.
+_INTERPRETER = re.compile(r"python[\d.]*|pypy[\d.]*|node|nodejs|bun|deno|ruby|perl")
+_ANY_NAME = frozenset(
+    "__init__ __main__ app bin build cli dist entry index lib main run src".split()
+)
+
+
 def first_program(text: str) -> str:
     """The name of the first program that a text runs; a builtin's if there is no other."""
     names = [name for name in map(_program_of, simple_commands(tokens(text))) if name]
@@ -114,6 +122,36 @@ def _program_of(command: Simple) -> str:
     if isinstance(inside := _inside(command.values, at), str):
         return first_program(unwrapped_text(inside))
     return program_name(command.values[at]).rstrip(":")
+
+
+def program_of(text: str) -> str:
+    """The program that a command line is about, by the name that people know it by: "claude",
+    "pytest", "bash". An interpreter is called what it runs."""
+    name = first_program(text)
+    for command in simple_commands(tokens(text)):
+        words = command.values[command_at(command.values) :]
+        if words and program_name(words[0]) == name and _INTERPRETER.fullmatch(name):
+            return _script_of(words) or name
+    return name
+
+
+def _script_of(words: Sequence[str]) -> str:
+    """What an interpreter runs: a module, a script, or the package that has a script of a name
+    like any other. Empty if it is a text, or nothing."""
+    rest = iter(words[1:])
+    for word in rest:
+        if word == "-m":
+            return next(rest, "").partition(".")[0]
+        if word.startswith("-"):
+            if word in ("-c", "-e", "-p", "--eval", "--print"):
+                return ""
+            continue
+        path = PurePath(word)
+        for part in (path.stem, *(parent.name for parent in path.parents)):
+            if part and part not in _ANY_NAME:
+                return part
+        return ""
+    return ""
 
 
 def commands_in(text: str) -> Iterator[Sequence[str]]:

@@ -13,7 +13,7 @@ import json
 import os
 import stat
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,13 @@ def staged(workspace: Workspace, state: Mapping[str, Any]) -> Iterator[list[Json
                 raise StateInvalid(name, f"it is larger than {SIZE_MAX >> 20} MiB")
             records.append({"name": name, "json": is_json, "file": stage(data)})
         yield records
+
+
+@contextmanager
+def staged_files(workspace: Workspace, contents: Sequence[bytes]) -> Iterator[list[str]]:
+    """Stage bytes where the store's holder can read them; the names of the files."""
+    with _stage_of(workspace) as stage:
+        yield [stage(data) for data in contents]
 
 
 def _nowhere(data: bytes) -> str:

@@ -53,6 +53,7 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── PathUnknown            45
     │   ├── TreeMoved              46
     │   ├── MergeConflict          90
+    │   ├── MergeDriverFailed      95
     │   ├── NotConfirmed           47
     │   ├── TagInvalid             48
     │   ├── TagTaken               49
@@ -60,6 +61,8 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── SettingInvalid         71
     │   ├── ForkInvalid            87
     │   ├── ForkTaken              88
+    │   ├── ForkBusy               91
+    │   ├── ForksTooMany           92
     │   ├── ForkUnknown            89
     │   ├── StateInvalid           72
     │   ├── StateNotWritten        73
@@ -156,10 +159,13 @@ from ckptfs.errors.workspace import (
     CheckpointUnknown,
     Conflict,
     DestinationInvalid,
+    ForkBusy,
     ForkInvalid,
+    ForksTooMany,
     ForkTaken,
     ForkUnknown,
     MergeConflict,
+    MergeDriverFailed,
     MountedByOther,
     NotConfirmed,
     NothingToUndo,
@@ -208,11 +214,14 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "ForkBusy",
     "ForkInvalid",
     "ForkTaken",
     "ForkUnknown",
+    "ForksTooMany",
     "Interrupted",
     "MergeConflict",
+    "MergeDriverFailed",
     "MountError",
     "MountFailed",
     "MountedByOther",

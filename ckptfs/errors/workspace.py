@@ -290,6 +290,20 @@ class MergeConflict(WorkspaceError):
         )
 
 
+class MergeDriverFailed(WorkspaceError):
+    """The program that `merge.driver` names did not do its work."""
+
+    kind = "merge-driver"
+    exit_code = 95
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"Cannot merge {path}: {reason}. Nothing was changed.",
+            hint="`ckptfs merge NAME --driver ''` merges without it; `ckptfs config merge.driver` "
+            "says what it is.",
+        )
+
+
 class TagInvalid(WorkspaceError):
     kind = "tag-invalid"
     exit_code = 48
@@ -344,6 +358,32 @@ class ForkUnknown(WorkspaceError):
         super().__init__(
             f"There is no fork {name!r}. Nothing was changed.",
             hint=f"Did you mean {' or '.join(near)}?" if near else "`ckptfs forks` lists them.",
+        )
+
+
+class ForkBusy(WorkspaceError):
+    kind = "fork-busy"
+    exit_code = 91
+
+    def __init__(self, name: str, verb: str, users: Sequence[str] = ()) -> None:
+        who = ", ".join(users) if users else "a process"
+        use = "use" if len(users) > 1 else "uses"
+        force = ", or add --force" if verb == "delete" else ""
+        super().__init__(
+            f"Cannot {verb} fork {name}: {who} still {use} it. Nothing was changed.",
+            hint=f"Close the files and leave the directory{force}.",
+        )
+
+
+class ForksTooMany(WorkspaceError):
+    kind = "forks-too-many"
+    exit_code = 92
+
+    def __init__(self, standing: int, limit: int) -> None:
+        super().__init__(
+            f"Cannot fork: {standing} forks stand already, and at most {limit} can. Nothing was "
+            "changed.",
+            hint="Delete some: ckptfs fork --delete NAME",
         )
 
 
@@ -511,5 +551,5 @@ class AgentSettingsInvalid(CkptfsError):
     def __init__(self, path: AnyPath, reason: str, *, hint: str | None = None) -> None:
         super().__init__(
             f"Cannot edit {show(path)}: {reason}. Nothing was changed.",
-            hint=hint or "Put that in order first, or edit the file yourself (docs/AGENTS.md).",
+            hint=hint or "Put that in order first, or edit it yourself (docs/agents/hooks.md).",
         )

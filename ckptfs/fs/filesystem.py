@@ -56,6 +56,9 @@ class Filesystem:
         self.held: dict[Ino, int] = {}
         #: Inodes without a name that may still be in use.
         self.unlinked: set[Ino] = set()
+        #: Files that the kernel knows and whose size changed without a request: it may take another
+        #: place for their end.
+        self.resized: set[Ino] = set()
         #: Those of them that never had one, and may get one.
         self.nameless: set[Ino] = set()
         #: Those of them that the kernel forgot while a handle was still open.

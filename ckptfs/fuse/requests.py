@@ -404,6 +404,17 @@ class Requests:
         self.guard.made(ino)
         return written
 
+    def end_of(self, node: int, offset: int) -> int:
+        """Where a file ends whose size changed without a request, for a write that appends. The
+        kernel took ``offset`` for the end; if that is wrong, its pages have the bytes there."""
+        view, ino, _ = self.at(node)
+        end = self._fs.getattr(view, ino).size
+        if end == offset:
+            self._fs.resized.discard(ino)
+        else:
+            self.spoiled(node)
+        return end
+
     def _to_write(self, node: int, pid: int, offset: int) -> Node:
         """Where bytes are to be written, or taken away, after the guard was called."""
         fs = self._fs

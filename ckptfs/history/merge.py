@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -142,13 +142,14 @@ def plan_merge(
     decide: Decide,
     labels: Labels,
     paths: Sequence[bytes] = (),
+    contents: Mapping[bytes, bytes] | None = None,
 ) -> MergePlan:
-    """What a merge into the head would do now."""
+    """What a merge into the head would do now. ``contents`` are texts that the client merged."""
     fs.flush()
     base = base_of(fs.store, fs.head.epoch, theirs.epoch)
     view = view_or_empty(fs, base)
     there = fs.view_of(theirs.epoch)
-    return Planner(fs, view, there, decide, labels, theirs.beside, paths).make()
+    return Planner(fs, view, there, decide, labels, theirs.beside, paths, contents).make()
 
 
 def token_for(fs: Filesystem, theirs: Theirs, paths: Sequence[bytes] = ()) -> str:

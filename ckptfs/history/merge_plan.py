@@ -12,7 +12,7 @@ A directory is the same wherever a side moved it, a file is what has its name or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ckptfs import interrupts, textmerge
@@ -21,6 +21,7 @@ from ckptfs.history.diff.changed import MODIFIED, TARGET, TIMES, TYPE
 from ckptfs.history.diff.changed import differences as differences_of
 from ckptfs.history.diff.tree import RENAMED, Change, Partners, TreeReader, compare_views
 from ckptfs.history.merge_steps import (
+    DRIVER,
     MARKERS,
     OURS,
     THEIRS,
@@ -32,6 +33,7 @@ from ckptfs.history.merge_steps import (
     Move,
     Remove,
     Rewrite,
+    TextPaths,
 )
 from ckptfs.history.paths import ROOT_PATH, is_within, seek
 from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode, Place
@@ -66,7 +68,8 @@ _UNTOUCHED: frozenset[str] = frozenset()
 
 class Planner:
     """Goes through what they changed. ``beside`` is what MARKERS puts behind the name of what is
-    theirs where both stay."""
+    theirs where both stay; ``contents`` are texts that the client merged, by path, for DRIVER and
+    for MARKERS."""
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class Planner:
         labels: textmerge.Labels,
         beside: bytes,
         paths: Iterable[bytes] = (),
+        contents: Mapping[bytes, bytes] | None = None,
     ) -> None:
         self._fs = fs
         self._base, self._theirs = base.bare, theirs.bare
@@ -85,7 +89,8 @@ class Planner:
         self._labels = labels
         self._beside = beside
         self._paths = set(paths)
-        self.plan = MergePlan()
+        self._contents = contents or {}
+        self.plan = MergePlan(epochs=(base.epoch, fs.head.epoch, theirs.epoch))
         trees = [TreeReader(fs.store, view) for view in (self._base, self._head, self._theirs)]
         self._base_tree, self._our_tree, self._their_tree = trees
         self._to_base = Partners(self._their_tree, self._base_tree)
@@ -332,7 +337,7 @@ class Planner:
         base = change.old
         wanted = change.kinds - {RENAMED, TIMES}
         if MODIFIED in wanted:
-            self._merge_bytes(base, ours, mine, theirs)
+            self._merge_bytes(change, ours, mine, theirs)
         rest = wanted - {MODIFIED}
         taken = {each for each in rest if self._takes(each, ours, mine, theirs, base)}
         if TARGET in taken:
@@ -355,13 +360,14 @@ class Planner:
     def _differ(self, mine: Inode, theirs: Inode) -> frozenset[str]:
         return differences_of(self._fs, self._head, mine, self._theirs, theirs) - {TIMES}
 
-    def _merge_bytes(self, base: Inode | None, ours: _Ours, mine: Inode, theirs: Inode) -> None:
+    def _merge_bytes(self, change: Change, ours: _Ours, mine: Inode, theirs: Inode) -> None:
         if MODIFIED not in ours.kinds:
-            self._rewrite(base, mine, theirs, ours.place, ours.path)
+            self._rewrite(change.old, mine, theirs, ours.place, ours.path)
             return
         if MODIFIED not in self._differ(mine, theirs):
             return
-        self._merge_texts(base, mine, theirs, ours.place, ours.path, CONTENT)
+        at = TextPaths(change.source or b"", ours.path, change.path)
+        self._merge_texts(change.old, mine, theirs, ours.place, ours.path, at)
 
     def _rewrite(
         self,
@@ -387,21 +393,23 @@ class Planner:
         theirs: Inode,
         place: Place,
         path: bytes,
-        kind: str,
+        at: TextPaths,
     ) -> None:
         """Merge two files by lines; without a base everything that differs is a conflict."""
         texts = self._texts(base, mine, theirs)
-        if texts is None:
-            kind = BINARY if kind == CONTENT else kind
-        else:
+        kind = ADDED if base is None else BINARY if texts is None else CONTENT
+        if texts is not None:
             chunks = textmerge.merge(*texts)
             if base is not None and not textmerge.has_conflicts(chunks):
                 merged = textmerge.text_of(chunks, self._labels)
                 self._rewrite(base, mine, theirs, place, path, merged)
                 return
-        resolution = self._resolve(Conflict(path, kind, mine, theirs, base))
+        known = None if texts is None else at
+        resolution = self._resolve(Conflict(path, kind, mine, theirs, base, known))
         if resolution == THEIRS:
             self._rewrite(base, mine, theirs, place, path)
+        elif resolution in (DRIVER, MARKERS) and path in self._contents:
+            self._rewrite(base, mine, theirs, place, path, self._contents[path])
         elif resolution == MARKERS and texts is not None:
             merged = textmerge.text_of(textmerge.merge(*texts), self._labels)
             self._rewrite(base, mine, theirs, place, path, merged)
@@ -478,7 +486,8 @@ class Planner:
         """Two files were made under one name."""
         aspects = self._differ(occupant, theirs)
         if MODIFIED in aspects:
-            self._merge_texts(None, occupant, theirs, place, path, ADDED)
+            at = TextPaths(b"", self._our_tree.path(place), path)
+            self._merge_texts(None, occupant, theirs, place, path, at)
         ours = _Ours(occupant, place, path, aspects)
         rest = aspects - {MODIFIED}
         taken = {aspect for aspect in rest if self._takes(aspect, ours, occupant, theirs, None)}

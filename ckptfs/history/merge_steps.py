@@ -20,25 +20,38 @@ from ckptfs.fs.inodes import without_set_id
 from ckptfs.fs.ranges import Spot
 from ckptfs.history.diff.changed import MODE, MODIFIED, OWNER, XATTR, Changed, differences
 from ckptfs.history.path_restore import set_xattrs, xattrs_of
-from ckptfs.model import ROOT_INO, Attributes, Ino, Inode, Place
+from ckptfs.model import ROOT_INO, Attributes, Epoch, Ino, Inode, Place
 from ckptfs.store import View
+from ckptfs.store.format import NO_EPOCH
 
 #: Resolutions. MARKERS keeps both sides: text with markers in it, of anything else ours with theirs
 #: beside it.
 OURS = "ours"
 THEIRS = "theirs"
 MARKERS = "markers"
+#: The client merged it with a program of its own.
+DRIVER = "driver"
 UNRESOLVED = ""
 
 
+class TextPaths(NamedTuple):
+    """Where the texts of a conflict are, on each side; ``base`` is empty if there is none."""
+
+    base: bytes
+    ours: bytes
+    theirs: bytes
+
+
 class Conflict(NamedTuple):
-    """What both sides changed, each in its way. ``path`` is where it is here, or would be."""
+    """What both sides changed, each in its way. ``path`` is where it is here, or would be;
+    ``texts`` says where both are texts."""
 
     path: bytes
     kind: str
     ours: Inode | None
     theirs: Inode | None
     base: Inode | None
+    texts: TextPaths | None = None
 
 
 # -- steps -----------------------------------------------------------------------------------------
@@ -109,6 +122,8 @@ class MergePlan:
     conflicts: list[Conflict] = field(default_factory=list)
     #: How each of them was resolved.
     resolutions: list[str] = field(default_factory=list)
+    #: The epochs of the base, of ours and of theirs.
+    epochs: tuple[Epoch, Epoch, Epoch] = (NO_EPOCH, NO_EPOCH, NO_EPOCH)
 
     def __bool__(self) -> bool:
         return any((self.removes, self.moves, self.makes, self.rewrites, self.describes))
@@ -168,6 +183,8 @@ class Carrier:
         self._copied: dict[Ino, Ino] = {}
 
     def carry_out(self, plan: MergePlan) -> None:
+        fs = self._fs
+        fs.resized -= {ino for ino in fs.resized if not fs.is_used(ino)}
         touched = self._touched(plan)
         for rewrite in interrupts.checked(plan.rewrites):
             self._rewrite(rewrite)
@@ -273,6 +290,8 @@ class Carrier:
         """In place, so that it stays the same file, whatever names it has. Writing gives it the
         time of the merge."""
         fs, ino = self._fs, step.ours.ino
+        if fs.is_used(ino):
+            fs.resized.add(ino)
         if step.text is not None:
             self._overwrite(ino, step.text)
         else:

@@ -21,6 +21,7 @@ from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
 from ckptfs.history.collisions import CHOICES, TELL
 from ckptfs.history.retention import MinFree, RetentionPolicy
+from ckptfs.textmerge import KNOWN_DRIVERS
 
 FILE = "config.toml"
 
@@ -98,6 +99,14 @@ def _command(text: str) -> int:
     return len(shlex.split(text))
 
 
+def _driver(text: str) -> int:
+    """A command that gets the three texts by their places, or the name of a known one."""
+    if text not in ("", *KNOWN_DRIVERS) and not all(mark in text for mark in ("%O", "%A", "%B")):
+        known = ", ".join(KNOWN_DRIVERS)
+        raise ValueError(f"{known} or a command with %O, %A and %B is wanted")
+    return _command(text)
+
+
 def patterns_of(text: str) -> tuple[str, ...]:
     """Patterns as in .gitignore: one on a line, or on one line with commas between them."""
     parts = text.splitlines() if "\n" in text else [part.strip() for part in text.split(",")]
@@ -149,6 +158,7 @@ SETTINGS: Mapping[str, Setting] = {
     "exclude.patterns": Setting(_patterns, "", "keep these out of history, as in .gitignore"),
     "record.command": Setting(_one_of(*RECORDS), MASKED, "of commands, record so much in history"),
     "hooks.on_restore": Setting(_command, "", "run this after a restore, with its JSON on stdin"),
+    "merge.driver": Setting(_driver, "", "merge texts that conflict: git, mergiraf or a command"),
     "serve.keep_cpus_awake": Setting(_switch, "on", "root only: no deep sleep between requests"),
     "serve.priority": Setting(_switch, "on", "root only: before programs that want the CPU"),
     "store.compress": Setting(_switch, "on", "compress history while nothing else happens"),
@@ -156,7 +166,7 @@ SETTINGS: Mapping[str, Setting] = {
 }
 
 #: What is run as a program. It counts only from files that the caller or root alone can write.
-COMMANDS = frozenset({"hooks.on_restore"})
+COMMANDS = frozenset({"hooks.on_restore", "merge.driver"})
 
 
 class Settings(NamedTuple):

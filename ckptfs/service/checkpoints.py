@@ -13,7 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from ckptfs import commands, history, interrupts
 from ckptfs.errors import CheckpointPinned, Interrupted, NotConfirmed
@@ -226,11 +226,15 @@ def _opened(service: Service, staged: list[JsonObject]) -> Iterator[list[state.D
     with ExitStack() as open_files:
         found = []
         for item in staged:
-            path = _staged(service, item["file"])
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            data = open_files.enter_context(open(descriptor, "rb"))
+            data = open_files.enter_context(open_staged(service, item["file"]))
             found.append(state.Draft(require_name(item["name"]), item["json"], data))
         yield found
+
+
+def open_staged(service: Service, name: str) -> BinaryIO:
+    """What a client handed in under that name."""
+    path = _staged(service, name)
+    return open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
 
 
 def _staged(service: Service, name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfs import history, interrupts
 from ckptfs.errors import TreeMoved, UsageError
@@ -14,6 +14,7 @@ from ckptfs.history.merge_plan import EXCLUDED
 from ckptfs.history.merge_steps import Conflict, MergePlan
 from ckptfs.service import wire
 from ckptfs.service.arguments import JsonObject, given, nothing_in_the_way, paths_known
+from ckptfs.service.checkpoints import open_staged
 from ckptfs.textmerge import Labels
 
 if TYPE_CHECKING:
@@ -21,11 +22,21 @@ if TYPE_CHECKING:
     from ckptfs.service.service import Call, Service
 
 RESOLUTIONS = (merge_steps.OURS, merge_steps.THEIRS, merge_steps.MARKERS)
+#: A text that a client merged may be so long.
+_CONTENT_MAX = 16 << 20
+
+
+class Contents(NamedTuple):
+    """Texts that a client merged, by path, and those of them that have no conflict in them."""
+
+    texts: dict[bytes, bytes]
+    clean: set[bytes]
 
 
 class Merging:
     """A merge of one state into the workspace, planned and carried out with the same choices:
-    ``resolution`` for all conflicts, ``by_path`` for some of them."""
+    ``resolution`` for all conflicts, ``by_path`` for some of them, ``contents`` for texts that the
+    client merged itself."""
 
     def __init__(
         self,
@@ -34,11 +45,13 @@ class Merging:
         patterns: Sequence[bytes] | None,
         resolution: str,
         by_path: Mapping[str, str],
+        contents: Contents,
     ) -> None:
         self._service = service
         self.theirs = _theirs(service, source)
         self._resolution = _known(resolution)
         self._by_path = {os.fsencode(path): _known(each) for path, each in by_path.items()}
+        self._contents = contents
         service.fs.flush()
         self._paths = self._select(given(patterns, "merge"))
 
@@ -56,10 +69,15 @@ class Merging:
     def plan(self) -> MergePlan:
         labels = Labels(b"ours", b"base", os.fsencode(self.theirs.title))
         fs = self._service.fs
-        return merge.plan_merge(fs, self.theirs, self._resolve, labels, self._paths)
+        texts = self._contents.texts
+        return merge.plan_merge(fs, self.theirs, self._resolve, labels, self._paths, texts)
 
     def _resolve(self, conflict: Conflict) -> str:
-        return self._by_path.get(conflict.path, self._resolution)
+        if conflict.path in self._by_path:
+            return self._by_path[conflict.path]
+        if conflict.texts is not None and conflict.path in self._contents.clean:
+            return merge_steps.DRIVER
+        return self._resolution
 
     def settles(self, plan: MergePlan) -> bool:
         """Whether a plan that changes nothing says all the same what is not to be asked again:
@@ -106,16 +124,39 @@ def _known(resolution: str) -> str:
     return resolution
 
 
+def _merged_by_client(service: Service, staged: Sequence[JsonObject], token: str) -> Contents:
+    """The texts that a client merged; a token says of which state."""
+    if staged and not token:
+        raise UsageError(
+            "Cannot merge: contents need the token of the dry run that they belong to. "
+            "Nothing was changed."
+        )
+    texts = {}
+    for item in staged:
+        with open_staged(service, item["file"]) as file:
+            text = file.read(_CONTENT_MAX + 1)
+        if len(text) > _CONTENT_MAX:
+            name = os.fsdecode(item["path"])
+            raise UsageError(
+                f"Cannot merge {name}: what it was merged to is larger than "
+                f"{_CONTENT_MAX >> 20} MiB. Nothing was changed."
+            )
+        texts[item["path"]] = text
+    return Contents(texts, {item["path"] for item in staged if item["clean"]})
+
+
 def do_merge(
     call: Call,
     source: str,
     paths: list[bytes] | None,
     resolution: str,
     resolutions: dict[str, str],
+    contents: list[JsonObject],
     token: str,
     dry_run: bool,
 ) -> JsonObject:
-    merging = Merging(call.service, source, paths, resolution, resolutions)
+    merged = _merged_by_client(call.service, contents, token)
+    merging = Merging(call.service, source, paths, resolution, resolutions, merged)
     with interrupts.stoppable():
         if token and merging.token != token:
             raise TreeMoved("merge")
@@ -135,6 +176,8 @@ def do_merge(
 
 
 def _planned(merging: Merging, plan: MergePlan) -> JsonObject:
+    """``views`` are those of the base, of ours and of theirs for `contents`, and ``text_paths`` of
+    a conflict where its texts are in them."""
     added, modified, deleted = plan.paths()
     return {
         "checkpoint": theirs.id if (theirs := merging.theirs.checkpoint) else None,
@@ -145,6 +188,7 @@ def _planned(merging: Merging, plan: MergePlan) -> JsonObject:
         "added_paths": wire.names(added),
         "modified_paths": wire.names(modified),
         "deleted_paths": wire.names(deleted),
+        "views": list(plan.epochs),
         "conflicts": [
             _conflict(conflict, resolution)
             for conflict, resolution in zip(plan.conflicts, plan.resolutions, strict=True)
@@ -157,4 +201,5 @@ def _conflict(conflict: Conflict, resolution: str) -> dict[str, Any]:
         "path": wire.names([conflict.path])[0],
         "kind": conflict.kind,
         "resolution": resolution or None,
+        "text_paths": None if conflict.texts is None else wire.names(conflict.texts),
     }

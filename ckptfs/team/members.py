@@ -44,14 +44,19 @@ class Located(NamedTuple):
 
 def locate(data_dir: DataDir, team: str, config: Any) -> Located:
     """The members' workspaces: from the team's config, else from the registry of work trees, else
-    the default directory."""
-    trees = _work_trees(data_dir, team)
+    the default directory. The lead of a team with work trees is in their repository: there git
+    keeps the heads and indexes of all of them."""
+    trees, repository = _work_trees(data_dir, team)
+    lead = config.get("leadAgentId") if isinstance(config, dict) else None
     by_path: dict[str, TeamWorkspace] = {}
     without = []
     for member in _members(config):
         name = trust.require_identifier(member.get("name"), "a member")
         directory = next((member[key] for key in _DIRECTORY_FIELDS if member.get(key)), None)
-        directory = directory or trees.get(name) or data_dir.path / "workspaces" / team / name
+        directory = directory or trees.get(name)
+        if not directory and repository and lead and member.get("agentId") == lead:
+            directory = repository
+        directory = directory or data_dir.path / "workspaces" / team / name
         workspace = _workspace_of(directory)
         if workspace is None:
             without.append(name)
@@ -70,13 +75,17 @@ def _members(config: Any) -> list[dict[str, Any]]:
     return members
 
 
-def _work_trees(data_dir: DataDir, team: str) -> dict[str, str]:
+def _work_trees(data_dir: DataDir, team: str) -> tuple[dict[str, str], str]:
+    """Where the members have work trees, and the repository of these; empty if there are none."""
     data = data_dir.read_own(f"workspaces/{team}/workspace-registry.json")
     if data is None:
-        return {}
+        return {}, ""
     try:
-        listed = json.loads(data)["workspaces"]
-        return {str(item["agent_name"]): str(item["worktree_path"]) for item in listed}
+        record = json.loads(data)
+        trees = {
+            str(item["agent_name"]): str(item["worktree_path"]) for item in record["workspaces"]
+        }
+        return trees, str(record.get("repo_root") or "")
     except (ValueError, KeyError, TypeError) as error:
         raise TeamInvalid("workspace-registry.json", f"it is damaged ({error})") from error
 

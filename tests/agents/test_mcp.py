@@ -24,10 +24,12 @@ READING = {
     "checkpoint_list",
     "checkpoint_show",
     "checkpoint_diff",
+    "checkpoint_compare",
     "file_history",
     "workspace_status",
 }
-WRITING = {"checkpoint_create", "checkpoint_restore"}
+WRITING = {"checkpoint_create", "checkpoint_restore", "checkpoint_merge"}
+RUNNING = {"command_try"}
 
 
 class Asked:
@@ -152,6 +154,52 @@ def test_what_the_tools_say_of_themselves(desk: Desk) -> None:
             assert tool.input_schema["additionalProperties"] is False
         assert tools["checkpoint_restore"].annotations.destructive_hint is True
         assert tools["checkpoint_create"].annotations.destructive_hint is False
+
+    served(desk, talk)
+
+
+def test_a_command_is_tried_in_a_fork_compared_and_merged(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        script = "echo said; echo 1 >a; echo new >fresh; pwd; exit 3"
+        tried = await ask("command_try", command=["sh", "-c", script])
+        assert (tried["exit_code"], tried["output"]) == (3, f"said\n{desk.path}\n")
+        assert {each["path"] for each in tried["changes"]} == {"a", "fresh"}
+        assert "fresh" not in desk.files()
+        number = tried["checkpoint_id"]
+        (desk.path / "a").write_text("2\n")
+        found = await ask("checkpoint_compare", states=[number, "now"])
+        assert found["paths"][0] == {"path": "a", "changed_by": [number, "now"], "alike": False}
+        assert "exit 3" in found["states"][0]["runs"][0]
+        planned = await ask("checkpoint_merge", source=number)
+        assert [each["path"] for each in planned["conflicts"]] == ["a"]
+        assert "both sides changed a" in await ask.refused(
+            "checkpoint_merge", source=number, confirm=True, token=planned["token"]
+        )
+        assert "fresh" not in desk.files()
+        done = await ask(
+            "checkpoint_merge",
+            source=number,
+            resolutions={"a": "theirs"},
+            confirm=True,
+            token=planned["token"],
+        )
+        assert (done["done"], desk.files()["a"], desk.files()["fresh"]) == (True, "1\n", "new\n")
+        again = await ask("checkpoint_merge", source=number, confirm=True)
+        assert (again["done"], again["next"]) == (False, "There is nothing to merge.")
+        assert "did not end within 1 seconds" in await ask.refused(
+            "command_try", command=["sleep", "60"], seconds=1
+        )
+        absent = await ask("command_try", command=["not there"])
+        assert (absent["exit_code"], "it was not found" in absent["output"]) == (127, True)
+
+    (desk.path / "a").write_text("base\n")
+    served(desk, talk, "--allow-commands")
+
+
+def test_without_a_word_no_command_is_run(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        await ask.refused("command_try", command=["touch", str(desk.path / "ran")])
+        assert "ran" not in desk.files()
 
     served(desk, talk)
 

@@ -326,7 +326,8 @@ def test_an_unknown_checkpoint_is_not_exported(place: ScratchHome, store: Path) 
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["frobnicate"], ["mount"], ["mount", "a", "-w", "b"], ["status", "--bogus"]]
+    "words",
+    [["-w", "a"], ["frobnicate"], ["mount"], ["mount", "a", "-w", "b"], ["status", "--bogus"]],
 )
 def test_a_command_line_that_makes_no_sense_is_refused(
     place: ScratchHome, words: list[str]

@@ -9,6 +9,7 @@ from base64 import b64decode
 import pytest
 
 from ckptfs.cli import output
+from ckptfs.cli.progress import progress
 from ckptfs.errors import CkptfsError, MountpointMissing
 
 
@@ -88,7 +89,7 @@ def test_sizes_have_the_unit_that_people_read(count: int, text: str) -> None:
 
 
 def test_there_is_no_progress_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress("Reading") as show:
+    with progress("Reading") as show:
         assert show is None
     assert capsys.readouterr().err == ""
 

@@ -23,10 +23,11 @@ from xxhash import xxh3_128
 from ckptfs import history
 from ckptfs.errors import StoreBusy
 from ckptfs.fs import Filesystem
-from ckptfs.history import removal
+from ckptfs.history import Changed, merge, removal
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
 from ckptfs.store import Store, View, compaction
+from ckptfs.textmerge import Labels
 from tests.direct import NO_BYTES, Content, Ticks, find, get, put, shown
 
 #: Names of files that are long enough for the heap, and how long: from the fifth block on.
@@ -84,6 +85,7 @@ class Worker:
 
     def work(self, count: int, *, large: bool) -> None:
         choices = [self.write, self.write, self.overwrite, self.remove, self.save, self.restore]
+        choices.append(self.merge)
         if large:
             choices[:2] = [self.write_large, self.write_large, self.write]
             choices += [self.append_large, self.overwrite_large]
@@ -186,6 +188,14 @@ class Worker:
     def restore(self) -> None:
         if found := history.checkpoints(self.fs.store):
             history.restore(self.fs, self.random.choice(found))
+
+    def merge(self) -> None:
+        """What a checkpoint of another line has: restores make such lines."""
+        if found := history.checkpoints(self.fs.store):
+            how = self.random.choice(["ours", "theirs", "markers"])
+            theirs = merge.of_checkpoint(self.random.choice(found))
+            plan = merge.plan_merge(self.fs, theirs, lambda _: how, Labels(b"a", b"o", b"b"))
+            merge.merge(self.fs, theirs, plan, whole=True, changed=Changed(set(), set()))
 
     def delete(self) -> None:
         if found := history.checkpoints(self.fs.store):

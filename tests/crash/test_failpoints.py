@@ -25,6 +25,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history import compression, removal, settings, upkeep
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
+from ckptfs.service.service import perform
 from ckptfs.store import Store, check, compaction, heap, repair
 from ckptfs.sync import ingest
 from tests.direct import Ticks, find, get, mkdir, put, shown
@@ -280,6 +281,26 @@ def test_a_restore_killed_at_any_step_happened_or_did_not(made: Path) -> None:
         now, told = see(fs), history.restore_log(fs)
         where = now[-1].nodes  # type: ignore[attr-defined]
         assert where == before[2 if told else -1].nodes  # type: ignore[attr-defined]
+
+
+def test_a_merge_killed_at_any_step_happened_or_did_not(made: Path) -> None:
+    """After a restore of the first checkpoint nothing is ours, so all becomes theirs."""
+
+    def work(service: Service) -> None:
+        service.restore("0")
+        perform(service, "merge", {"source": "4"})
+
+    found = set()
+    for fs, before in _each_step(made, work):
+        now, told = see(fs), history.restore_log(fs)
+        found.add(len(told))
+        where = now[-1].nodes  # type: ignore[attr-defined]
+        assert where == before[(-1, 0, 4)[len(told)]].nodes  # type: ignore[attr-defined]
+        if len(told) == 2:
+            assert perform(Service(fs), "merge", {"source": "4"})["changed"] is False
+            Service(fs).undo()
+            assert see(fs)[-1].nodes == before[0].nodes  # type: ignore[attr-defined]
+    assert found == {0, 1, 2}
 
 
 def test_a_backup_killed_at_any_step_leaves_the_store_alone(made: Path) -> None:

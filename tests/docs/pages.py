@@ -10,7 +10,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 #: All pages of the project.
 PAGES = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "bench/README.md"],
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "bench/README.md",
+        ROOT / "ckptfs/fuse/server/README.md",
+    ],
     key=lambda page: str(page.relative_to(ROOT)),
 )
 

@@ -212,16 +212,20 @@ def _without_blank_end(lines: list[str]) -> list[str]:
 # -- recording -------------------------------------------------------------------------------------
 
 
-def record(page: Path, printed: dict[int, list[str]]) -> None:
-    """Write what commands printed into a page, by the line at which it stands."""
-    lines = page.read_text().splitlines()
-    commands = [command for session in sessions(page.read_text()) for command in session.commands]
-    for command in reversed(commands):
-        found = printed.get(command.start)
-        if found is None or agrees(command.expected, found):
-            continue
-        end = command.start + len(_without_blank_end(command.expected))
-        lines[command.start : end] = [
-            f"{' ' * command.indent}{line}".rstrip() for line in _without_blank_end(found)
-        ]
-    page.write_text("\n".join(lines) + "\n")
+def record(page: Path, number: int, printed: list[list[str]]) -> None:
+    """Write what the commands of a page's session printed into the page. What an earlier session
+    brought may have moved its lines, and another process may be at the same page."""
+    with page.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        text = file.read()
+        lines = text.splitlines()
+        commands = sessions(text)[number].commands
+        for command, found in reversed(list(zip(commands, printed, strict=True))):
+            if not agrees(command.expected, found):
+                end = command.start + len(_without_blank_end(command.expected))
+                lines[command.start : end] = [
+                    f"{' ' * command.indent}{line}".rstrip() for line in _without_blank_end(found)
+                ]
+        file.seek(0)
+        file.truncate()
+        file.write("\n".join(lines) + "\n")

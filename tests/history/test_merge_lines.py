@@ -109,7 +109,8 @@ def test_neither_a_dry_run_nor_a_conflict_leaves_anything(lines: Lines) -> None:
     lines.main.fs.flush()
     before = lines.numbers(), lines.main.fs.head.epoch, idea.fs.head.epoch
     assert lines.merge(dry_run=True, resolution="theirs")["changed"] is False
-    assert lines.merge()["conflicts"] == [{"path": "text", "kind": "content", "resolution": None}]
+    (conflict,) = lines.merge()["conflicts"]
+    assert (conflict["path"], conflict["resolution"]) == ("text", None)
     assert (lines.numbers(), lines.main.fs.head.epoch, idea.fs.head.epoch) == before
 
 

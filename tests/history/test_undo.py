@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 
 from ckptfs import interrupts
 from ckptfs.errors import CheckpointUnknown, NotConfirmed, NothingToUndo, PathUnknown, TreeMoved
-from ckptfs.history import Changed, lineage, preparing, seal, tasks
+from ckptfs.history import Changed, checkpoints, lineage, preparing, restore_log, seal, tasks
 from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from ckptfs.service.restore import head_undo
+from ckptfs.service.service import perform
 from tests.direct import assert_clean, shown
 from tests.history.edits import Edits
 
@@ -241,3 +243,95 @@ def test_a_step_of_a_rewind_is_one_that_differs(work: Edits) -> None:
     assert service.steps_back(2).id == 0
     with pytest.raises(CheckpointUnknown, match="there are only 2 before now"):
         service.steps_back(3)
+
+
+# -- failures half-way -----------------------------------------------------------------------------
+
+
+class FailingClock:
+    """A clock that fails once, at the reading of that number."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self.readings = self.fails_at = 0
+
+    def __call__(self) -> int:
+        self.readings += 1
+        if self.readings == self.fails_at:
+            raise OSError(errno.EIO, "the clock has stopped")
+        return self._clock()
+
+
+def _restore_paths(service: Service) -> None:
+    service.restore("0", [b"f", b"d", b"e"])
+
+
+def _undo(service: Service) -> None:
+    service.undo()
+
+
+def _revert(service: Service) -> None:
+    perform(service, "task_revert", {"name": "T"})
+
+
+def _prepared(path: Path, deed: Callable[[Service], None]) -> Edits:
+    work = Edits(path)
+    work.mkdir("d")
+    for data in (b"old", b"new"):
+        for name in ("f", "d/g", "e"):
+            work.put(name, data)
+        save(work)
+    service = Service(work.fs)
+    if deed is _revert:
+        perform(service, "task_start", {"name": "T"})
+        for name in ("f", "d/g", "new"):
+            work.put(name, b"task")
+        perform(service, "task_done", {})
+    if deed is _undo:
+        service.restore("0", [b"f", b"d", b"e"])
+        work.put("later", b"work")  # or all of it would be another head
+    work.fs.clock = FailingClock(work.fs.clock)
+    return work
+
+
+def _state(work: Edits) -> object:
+    return (
+        shown(work.fs, work.fs.head),
+        [item.id for item in checkpoints(work.store)],
+        restore_log(work.fs),
+        tasks.events(work.fs),
+    )
+
+
+@pytest.mark.parametrize(
+    ("deed", "for_the_log"),
+    [(_restore_paths, 1), (_undo, 1), (_revert, 3)],
+    ids=["restore of paths", "undo", "task revert"],
+)
+def test_what_fails_half_way_has_not_happened(
+    tmp_path: Path, deed: Callable[[Service], None], for_the_log: int
+) -> None:
+    """Each reading of the clock fails once, but for those when all is done."""
+    counted = _prepared(tmp_path / "counted", deed)
+    deed(Service(counted.fs))
+    clock = counted.fs.clock
+    assert isinstance(clock, FailingClock)
+    readings = clock.readings - for_the_log
+    done = _state(counted)
+    counted.store.close()
+    assert readings > 2
+
+    work = _prepared(tmp_path / "store", deed)
+    before = _state(work)
+    assert before != done
+    clock = work.fs.clock
+    assert isinstance(clock, FailingClock)
+    for number in range(1, readings + 1):
+        clock.readings, clock.fails_at = 0, number
+        with pytest.raises(OSError, match="the clock has stopped"):
+            deed(Service(work.fs))
+        assert _state(work) == before, number
+    deed(Service(work.fs))
+    assert _state(work) != before
+    assert_clean(work.fs)
+    work.store.close()

@@ -246,10 +246,10 @@ def test_the_status_tells_what_is_installed_where(home: Home) -> None:
 @pytest.mark.parametrize("name", AGENTS)
 def test_what_was_just_installed_is_current(home: Home, name: str) -> None:
     have(home, name)
-    home.json("install", name, "--yes")
+    home.json("install", name, "--yes", "--project")
     (found,) = home.json("status")["agents"]
     assert (found["project"]["state"], found["user"]["state"]) == ("current", "none")
-    assert found["project"]["path"] == home.json("install", name, "--yes")["path"]
+    assert found["project"]["path"] == home.json("install", name, "--yes", "--project")["path"]
 
 
 def test_the_status_tells_who_called_last(home: Home) -> None:
@@ -379,7 +379,9 @@ class Opencode:
     def __init__(self, agent: Agent, place: Path) -> None:
         self._agent = agent
         work = agent.work
-        installed = ckptfs("hook", "install", "opencode", "--yes", env=work.env, cwd=work.path)
+        installed = ckptfs(
+            "hook", "install", "opencode", "--yes", "--project", env=work.env, cwd=work.path
+        )
         assert installed.returncode == 0
         self.plugin = place / "ckptfs.mjs"
         shutil.copy(work.path / ".opencode/plugins/ckptfs.js", self.plugin)

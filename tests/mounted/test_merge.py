@@ -184,3 +184,135 @@ def test_conflicts_are_decided_one_by_one_and_states_compared(work: Workspace) -
     assert (bad.returncode, "PATH=HOW is wanted" in bad.stderr) == (2, True)
     succeed(merge(work, there, first, f"--resolve={work.path / 'b'}=ours"))
     assert [(work.path / name).read_text() for name in "ab"] == ["theirs\n", "ours\n"]
+
+
+# -- by a program ----------------------------------------------------------------------------------
+
+
+def driver(tmp_path: Path, script: str) -> str:
+    """A program that gets the base, ours and theirs, and the path."""
+    program = tmp_path / "driver"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return f"{program} %O %A %B %P"
+
+
+def in_conflict(work: Workspace) -> str:
+    write(work, **{"text.py": lines(), "other": "old"})
+    theirs = {"text.py": lines(l4="theirs"), "other": "theirs"}
+    return part(work, theirs, {"text.py": lines(l4="ours")})
+
+
+def test_a_program_merges_what_lines_cannot(work: Workspace, tmp_path: Path) -> None:
+    there = in_conflict(work)
+    script = "case $2 in *.py) ;; *) exit 3;; esac; cat $1 $2 $3 >$1.new; mv $1.new $2; "
+    command = driver(tmp_path, script + "echo $4 >>$2")
+    succeed(work.cli("config", "merge.driver", command, "-w", work.path))
+    planned = json.loads(succeed(merge(work, there, "--dry-run", "--json")).stdout)
+    (conflict,) = planned["conflicts"]
+    assert conflict == {"path": "text.py", "kind": "content", "resolution": "driver"}
+    assert (work.path / "text.py").read_text() == lines(l4="ours")
+    succeed(merge(work, there))
+    wanted = lines() + lines(l4="ours") + lines(l4="theirs") + "text.py\n"
+    assert (work.path / "text.py").read_text() == wanted
+    assert (work.path / "other").read_text() == "theirs"
+    assert "Nothing to merge" in succeed(merge(work, there)).stdout
+    succeed(work.cli("undo", "--force", "-w", work.path))
+    assert (work.path / "text.py").read_text() == lines(l4="ours")
+
+
+def test_what_a_program_cannot_merge_stays_a_conflict(work: Workspace, tmp_path: Path) -> None:
+    there = in_conflict(work)
+    command = driver(tmp_path, "echo half >$2; exit 1")
+    assert merge(work, there, "--driver", command).returncode == CONFLICT
+    assert (work.path / "text.py").read_text() == lines(l4="ours")
+    succeed(merge(work, there, "--driver", command, "--markers"))
+    assert (work.path / "text.py").read_text() == "half\n"
+    succeed(work.cli("undo", "--force", "-w", work.path))
+    succeed(merge(work, there, "--driver", command, "--theirs"))
+    assert (work.path / "text.py").read_text() == lines(l4="theirs")
+
+
+@pytest.mark.parametrize(
+    "script", ["exit 128", "kill -9 $$", "rm $2", None], ids=["128", "killed", "no result", "none"]
+)
+def test_a_program_that_fails_merges_nothing(
+    work: Workspace, tmp_path: Path, script: str | None
+) -> None:
+    there = in_conflict(work)
+    command = "/nowhere/driver %O %A %B" if script is None else driver(tmp_path, script)
+    done = merge(work, there, "--driver", command, "--markers")
+    assert (done.returncode, "Cannot merge text.py: " in done.stderr) == (95, True)
+    assert "Nothing was changed." in done.stderr
+    assert (work.path / "other").read_text() == "old"
+    succeed(merge(work, there, "--driver", "", "--ours"))
+
+
+def test_what_is_written_while_the_program_runs_is_not_lost(
+    work: Workspace, tmp_path: Path
+) -> None:
+    there = in_conflict(work)
+    late = work.path / "other"
+    script = f"[ $4 = text.py ] || exit 1; if [ -e {tmp_path}/once ]; then cat $3 >$2; "
+    script += f"else touch {tmp_path}/once; echo late >{late}; echo early >$2; fi"
+    command = driver(tmp_path, script)
+    done = merge(work, there, "--driver", command)
+    assert done.returncode == CONFLICT
+    assert "! other" in done.stdout
+    assert late.read_text() == "late\n"
+    succeed(merge(work, there, "--driver", command, "--ours"))
+    assert (work.path / "text.py").read_text() == lines(l4="theirs")
+    (tmp_path / "once").unlink()
+    token = json.loads(merge(work, there, "--dry-run", "--json").stdout)["token"]
+    succeed(work.cli("undo", "--force", "-w", work.path))
+    assert merge(work, there, "--driver", command, "--if-unchanged", token).returncode == 46
+
+
+def test_git_merges_as_its_attributes_say(work: Workspace) -> None:
+    subprocess.run(["git", "init", "-q", str(work.path)], check=True)
+    git = ["git", "-C", str(work.path), "config"]
+    subprocess.run([*git, "merge.keep.driver", "cat %B >>%A; echo %P >>%A"], check=True)
+    attributes = "/union merge=union\n/own* merge=keep\n/none -merge\n"
+    names = ("union", "own it's", "none", "plain")
+    write(work, **{".gitattributes": attributes}, **dict.fromkeys(names, "base\n"))
+    there = part(work, dict.fromkeys(names, "theirs\n"), dict.fromkeys(names, "ours\n"))
+    done = merge(work, there, "--driver", "git", "--json")
+    assert done.returncode == CONFLICT
+    found = {each["path"]: each["resolution"] for each in json.loads(done.stdout)["conflicts"]}
+    assert found == {"union": "driver", "own it's": "driver", "none": None, "plain": None}
+    succeed(merge(work, there, "--driver", "git", "--markers"))
+    assert (work.path / "union").read_text() == "ours\ntheirs\n"
+    assert (work.path / "own it's").read_text() == "ours\ntheirs\nown it's\n"
+    assert (work.path / "none").read_text() == "ours\n"
+    marked = "<<<<<<< ours\nours\n||||||| base\nbase\n=======\ntheirs\n>>>>>>> theirs\n"
+    assert (work.path / "plain").read_text() == marked
+
+
+def test_a_driver_says_where_the_texts_go(work: Workspace) -> None:
+    done = work.cli("config", "merge.driver", "meld %A %B", "-w", work.path)
+    assert "git, mergiraf or a command with %O, %A and %B is wanted" in done.stderr
+    for known in ("git", "mergiraf", "", "x %O %A %B"):
+        succeed(work.cli("config", "merge.driver", known, "-w", work.path))
+
+
+# -- programs that append --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("theirs", [{"l1": "a much longer line"}, {"l1": ""}], ids=["more", "less"])
+def test_a_program_that_appends_goes_on_at_the_end_of_what_was_merged(
+    work: Workspace, theirs: dict[str, str]
+) -> None:
+    write(work, text=lines())
+    there = part(work, {"text": lines(**theirs)}, {})
+    descriptor = os.open(work.path / "text", os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(descriptor, b"one\n")
+        succeed(merge(work, there))
+        for word in (b"two\n", b"three\n"):
+            os.write(descriptor, word)
+    finally:
+        os.close(descriptor)
+    wanted = lines(**theirs) + "one\ntwo\nthree\n"
+    assert (work.path / "text").read_text() == wanted
+    assert (work.path / "text").stat().st_size == len(wanted)
+    assert (work.path / ".checkpoints" / save(work) / "text").read_text() == wanted

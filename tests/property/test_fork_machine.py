@@ -16,10 +16,11 @@ from hypothesis.stateful import precondition, rule
 
 from ckptfs import history
 from ckptfs.fs import Filesystem
-from ckptfs.history import expiry, forks, removal
+from ckptfs.history import Changed, expiry, forks, merge, removal
 from ckptfs.history.retention import RetentionPolicy
 from ckptfs.model import MAIN_LINE
 from ckptfs.store import check
+from ckptfs.textmerge import Labels
 from tests.direct import crashed, reopened
 from tests.history.leftovers import leftovers
 from tests.property.model import Tree
@@ -136,6 +137,36 @@ class ForkMachine(HistoryMachine):
         tree = self.others.pop(line).tree
         last = forks.delete(self.fs, self.fs.store.forks[line].name)
         self.sealed.append(Sealed(last, tree.copy(), tree.record()))
+
+    @rule(
+        line=LINES, resolution=st.sampled_from(["ours", "theirs", "markers"]), undone=st.booleans()
+    )
+    @precondition(lambda self: self.others)
+    def merge(self, line: int, resolution: str, undone: bool) -> None:
+        """Another line is merged, and what that made is taken back, by `undo` or by a crash: every
+        other state must be what it was, and this one again. What a merge makes is compared with
+        other merges elsewhere (`tests.history.test_merge`)."""
+        self._let_go()
+        store = self.fs.store
+        name = store.forks[line].name if line else "main"
+        theirs = merge.of_line(store, line, name)
+        plan = merge.plan_merge(self.fs, theirs, lambda _: resolution, Labels(b"a", b"o", b"b"))
+        if not undone:
+            self._remember_commit()
+        self._now()
+        changed = Changed(set(), set())
+        done = merge.merge(self.fs, theirs, plan, whole=True, changed=changed)
+        again = merge.plan_merge(self.fs, theirs, lambda _: "", Labels(b"a", b"o", b"b"))
+        assert not again and not again.unresolved
+        if not undone:
+            self.crash()
+            return
+        self._keep(done.before)
+        there = self.others[line].tree
+        self.sealed.append(Sealed(done.theirs, there.copy(), there.record()))
+        self._now()
+        back = history.restore(self.fs, done.before)
+        removal.delete(self.fs, [done.after, back.before])
 
     # -- what goes through all lines --------------------------------------------------------------
 

@@ -114,7 +114,7 @@ def done(agent: Agent, hooked: bool) -> Iterator[Session]:
     """After an agent has done every step, with `ckptfs hook install` before or without."""
     with workspace() as work:
         if hooked:
-            install = ("hook", "install", agent.hook, "--yes")
+            install = ("hook", "install", agent.hook, "--yes", "--project")
             succeed(ckptfs(*install, env=work.env, cwd=work.path))
         steps = steps_of(agent)
         with running(agent, work, steps, hooked) as (program, model):

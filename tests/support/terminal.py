@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -63,6 +66,14 @@ class Prompt:
         before, _, self._shown = self._shown.partition(text.encode())
         return before.decode(errors="replace")
 
+    def rest(self) -> str:
+        """All that it prints until it ends."""
+        with suppress(OSError):  # the other end is closed
+            while data := os.read(self._terminal, 65536):
+                self._shown += data
+        shown, self._shown = self._shown, b""
+        return shown.decode(errors="replace")
+
 
 @contextmanager
 def prompt(*command: str | Path, cwd: Path, env: Mapping[str, str]) -> Iterator[Prompt]:
@@ -94,3 +105,28 @@ def _see_off(terminal: int, process: int) -> None:
         with suppress(OSError):
             if select.select([terminal], [], [], 0.01)[0]:
                 os.read(terminal, 65536)
+
+
+@contextmanager
+def on_terminal(
+    *words: str | Path, env: Mapping[str, str], columns: int = 80
+) -> Iterator[tuple[subprocess.Popen[bytes], Prompt]]:
+    """A `ckptfs` whose three streams are a terminal."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    plain = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ckptfs", *map(str, words)],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        env={**plain, "TERM": "xterm", "PAGER": "cat", **env},
+    )
+    os.close(its)
+    try:
+        yield process, Prompt(mine)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(mine)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ckptfs.commands import command_line, quoted, unwrapped
+from ckptfs.commands import command_line, program_of, quoted, unwrapped
 from ckptfs.commands.words import simple_commands, tokens
 
 SNAPSHOT = "source /home/u/.claude/shell-snapshots/snapshot-bash-1764912682391-862f45.sh"
@@ -362,3 +362,27 @@ def test_scripts_within_scripts_are_unwrapped(kinds: list[str], command: str) ->
         inner = quoted(argv)
         argv = ["bash", "-c", script.format(shlex.quote(inner) if kind in QUOTING else inner)]
     assert unwrapped(argv) == command
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("claude --resume", "claude"),
+        ("/usr/bin/bash", "bash"),
+        ("-bash", "bash"),
+        ("python3 -m pytest -q", "pytest"),
+        ("/opt/venv/bin/python3.12 /opt/venv/bin/aider --model x", "aider"),
+        (
+            "node --max-old-space-size=4096 /usr/lib/node_modules/gemini-cli/dist/index.js",
+            "gemini-cli",
+        ),
+        ("python3 -c 'print(1)'", "python3"),
+        ("python3", "python3"),
+        ("node index.js", "node"),
+        ("cd src && make -j2", "make"),
+        ("FOO=1 timeout 5 npm test", "npm"),
+        ("", ""),
+    ],
+)
+def test_a_command_is_called_by_the_program_that_it_is_about(text: str, name: str) -> None:
+    assert program_of(text) == name

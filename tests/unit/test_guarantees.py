@@ -1,28 +1,37 @@
-"""docs/GUARANTEES.md: every promise and every limit names tests, and these exist."""
+"""docs/GUARANTEES.md and PROOFS.md: every promise and every limit has tests, and these exist."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 TESTS = Path(__file__).parents[1]
-GUARANTEES = (TESTS.parent / "docs/GUARANTEES.md").read_text()
+DOCS = TESTS.parent / "docs"
 _REFERENCE = re.compile(r"^(?P<file>[a-z_]+/test_[a-z_]+)(::(?P<test>test_[a-z0-9_]+))?$")
 
 
-def _rows() -> list[list[str]]:
-    """The cells of every row of every table, without heads and rules."""
-    lines = [line for line in GUARANTEES.splitlines() if line.startswith("| ")]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [row for row in cells if row[-1] != "tests" and set(row[0]) != {"-"}]
+def _rows(page: str) -> Iterator[tuple[str, str, str]]:
+    """Of every row of every table its section and its two cells, without heads and rules."""
+    section, head = "", True
+    for line in (DOCS / page).read_text().splitlines():
+        if line.startswith("## "):
+            section, head = line[3:], True
+        elif line.startswith("| ") and not set(line) <= set("| -"):
+            first, second = (cell.strip() for cell in line.strip("|").split(" | "))
+            if not head:
+                yield section, first, second
+            head = False
 
 
-@pytest.mark.parametrize("row", _rows(), ids=lambda row: row[0][:50])
-def test_a_promise_names_its_tests(row: list[str]) -> None:
-    assert len(row) == 3
+PROOFS = list(_rows("PROOFS.md"))
+
+
+@pytest.mark.parametrize("row", PROOFS, ids=lambda row: row[1][:50])
+def test_a_promise_names_its_tests(row: tuple[str, str, str]) -> None:
     for reference in row[2].split(", "):
         found = _REFERENCE.match(reference)
         assert found, f"{reference!r} is not DIRECTORY/test_FILE or DIRECTORY/test_FILE::test_NAME"
@@ -37,5 +46,10 @@ def _functions(file: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
 
+def test_promises_and_proofs_are_the_same_in_the_same_order() -> None:
+    promised = [row[:2] for row in _rows("GUARANTEES.md")]
+    assert promised == [row[:2] for row in PROOFS]
+
+
 def test_there_are_promises() -> None:
-    assert len(_rows()) > 35
+    assert len(PROOFS) > 35

@@ -23,7 +23,9 @@ def _hook(hook: VerbParser) -> None:
     hook.add_argument("--all", action="store_true", help="all agents that are on this machine")
     where = hook.add_mutually_exclusive_group()
     where.add_argument(
-        "--project", action="store_true", help="in the settings of the workspace (the default)"
+        "--project",
+        action="store_true",
+        help="in the settings of the workspace (the default, but not for opencode)",
     )
     where.add_argument("--user", action="store_true", help="in your own settings, for all projects")
     how = hook.add_mutually_exclusive_group()
@@ -37,6 +39,11 @@ def _hook(hook: VerbParser) -> None:
 
 def _mcp(mcp: VerbParser) -> None:
     mcp.add_argument("--read-only", action="store_true", help="only the tools that change nothing")
+    mcp.add_argument(
+        "--allow-commands",
+        action="store_true",
+        help="also the tool that runs commands, outside of the agent's own sandbox",
+    )
 
 
 def _shell_init(shell: VerbParser) -> None:

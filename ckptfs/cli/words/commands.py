@@ -9,7 +9,10 @@ from ckptfs.cli.parser import VerbParser
 
 
 def _run(run: VerbParser) -> None:
-    run.usage = "ckptfs run [-w DIR] [--on-failure keep|restore|ask | --harness] -- COMMAND ..."
+    run.usage = (
+        "ckptfs run [-w DIR] [--on-failure keep|restore|ask | --harness]\n"
+        "                  -- COMMAND ..."
+    )
     run.add_argument(
         "--harness",
         action="store_true",
@@ -45,7 +48,10 @@ def _exec(execute: VerbParser) -> None:
 
 
 def _race(race: VerbParser) -> None:
-    race.usage = "ckptfs race [-w DIR] [-n N] [--score COMMAND] [--take best] -- COMMAND ..."
+    race.usage = (
+        "ckptfs race [-w DIR] [-n N] [--score COMMAND] [--take best]\n"
+        "                   -- COMMAND ..."
+    )
     race.add_argument("-n", dest="count", metavar="N", type=int, default=3, help="default 3")
     race.add_argument(
         "--score", metavar="COMMAND", default="", help="run in each; the number it prints counts"
@@ -55,7 +61,10 @@ def _race(race: VerbParser) -> None:
 
 
 def _bisect(bisect: VerbParser) -> None:
-    bisect.usage = "ckptfs bisect run [-w DIR] [--from A] [--to B] [-j N] [--again] -- COMMAND ..."
+    bisect.usage = (
+        "ckptfs bisect run [-w DIR] [--from A] [--to B] [-j N] [--again]\n"
+        "                     -- COMMAND ..."
+    )
     bisect.add_argument("action", choices=("run",), help="what to do")
     bisect.add_argument(
         "--from", dest="good", metavar="A", default="", help="a good one (default: the oldest)"
@@ -70,7 +79,8 @@ def _bisect(bisect: VerbParser) -> None:
 
 def _task(task: VerbParser) -> None:
     task.usage = (
-        "ckptfs task start NAME | done [MESSAGE] | list | revert NAME [--force | --dry-run]"
+        "ckptfs task start NAME | done [MESSAGE] | list\n"
+        "                   | revert NAME [--force | --dry-run]"
     )
     task.add_argument("action", choices=("start", "done", "list", "revert"), help="what to do")
     task.add_argument("subject", metavar="NAME", nargs="?", help="its name, or what was done")
@@ -82,8 +92,9 @@ def _task(task: VerbParser) -> None:
 
 def _team(team: VerbParser) -> None:
     team.usage = (
-        "ckptfs team snapshot TEAM [--tag T] | snapshots TEAM | restore TEAM ID [--dry-run]\n"
-        "       [--force] | snapshot-delete TEAM ID        [--data-dir DIR]"
+        "ckptfs team snapshot TEAM [--tag T] | snapshots TEAM\n"
+        "                   | restore TEAM ID [--dry-run] [--force]\n"
+        "                   | snapshot-delete TEAM ID        [--data-dir DIR]"
     )
     deeds = ("snapshot", "snapshots", "restore", "snapshot-delete")
     team.add_argument("action", choices=deeds, help="what to do")

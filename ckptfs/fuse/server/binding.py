@@ -112,7 +112,7 @@ class Bound:
         gate = gate or ungated()
         self.uncompared = gate.uncompared
         self.compare, self.compare_all = gate.compare, gate.compare_all
-        self.partial = fs.partial.files
+        self.partial, self.resized = fs.partial.files, fs.resized
         self.sync = fs.sync
         self.errno_of = errno_of
 
@@ -123,6 +123,7 @@ class Bound:
         self.unlink, self.rmdir, self.rename = requests.unlink, requests.rmdir, requests.rename
         self.read_pieces, self.write = requests.read_pieces, requests.write
         self.allocate, self.seek = requests.allocate, requests.seek
+        self.end_of = requests.end_of
         self.copy_range, self.share_record = requests.copy_range, requests.share_record
         self.entries, self.adopt = requests.entries, requests.adopt
 

@@ -36,6 +36,8 @@ class Callbacks(Protocol):
     #: Directories to compare with the lower directory before anything in them is shown.
     uncompared: Mapping[Ino, object]
     partial: dict[Ino, dict[int, PartialBlock]]
+    #: Files whose size changed without a request.
+    resized: set[Ino]
 
     # -- requests, as in `Requests` ---------------------------------------------------------------
 
@@ -75,6 +77,7 @@ class Callbacks(Protocol):
     def allocate(
         self, node: int, offset: int, length: int, mode: int, pid: int, keep_set_id: bool
     ) -> object: ...
+    def end_of(self, node: int, offset: int) -> int: ...
     def seek(self, node: int, offset: int, whence: int) -> int: ...
     def copy_range(
         self,

@@ -3,6 +3,8 @@
 
 #include "server.h"
 
+#include <fcntl.h>
+
 /* The store looks at the bytes where they are. Should a view of them outlive the call, the memory
  * is its own from there on, and the item has a copy. */
 int record_bytes(Server *server, Pending *item)
@@ -85,9 +87,30 @@ static Outcome pass_write(const Request *request)
     return PASSED;
 }
 
+/* Has a program that appends write at the end. Without a writeback cache the kernel goes on at the
+ * end that it knows, also after it was notified, until a program asks it for the size. */
+static void seek_end(const Request *request, struct fuse_write_in *in)
+{
+    Server *server = request->server;
+    PyObject *node = NUMBER(request->head->nodeid);
+    if (node && PySet_Contains(server->calls.resized, node) == 1) {
+        flush(server);
+        coalesce_end(server, request->head->nodeid);
+        PyObject *end = CALL(server, end_of, NUMBER(request->head->nodeid), NUMBER(in->offset));
+        if (end)
+            in->offset = PyLong_AsUnsignedLongLong(end);
+        Py_XDECREF(end);
+    }
+    Py_XDECREF(node);
+    PyErr_Clear(); /* the write itself tells what is wrong with the file */
+}
+
 Outcome write_bytes(const Request *request)
 {
-    const struct fuse_write_in *in = (const void *)request->body;
+    struct fuse_write_in *in = (void *)request->body;
+    if (in->flags & O_APPEND && PySet_GET_SIZE(request->server->calls.resized) &&
+        !(in->write_flags & FUSE_WRITE_CACHE))
+        seek_end(request, in);
     if (coalesce_write(request) == REPLIED)
         return REPLIED;
     coalesce_flush(request->server);

@@ -327,7 +327,7 @@ int fuse_session_receive_buf(struct fuse_session *session, struct fuse_buf *out)
 /* -- the type ---------------------------------------------------------------------------------- */
 
 /* The references of a server, for the garbage collector and for `close`. */
-#define STATE(X) X(unlinked) X(limbo) X(generations) X(partial) X(uncompared)
+#define STATE(X) X(unlinked) X(limbo) X(generations) X(partial) X(uncompared) X(resized)
 
 static int server_traverse(PyObject *self, visitproc visit, void *arg)
 {
@@ -429,6 +429,7 @@ static int take_callbacks(Callbacks *calls, PyObject *owner)
            take_state(owner, "limbo", &PyDict_Type, &calls->limbo) &&
            take_state(owner, "generations", &PyDict_Type, &calls->generations) &&
            take_state(owner, "partial", &PyDict_Type, &calls->partial) &&
+           take_state(owner, "resized", &PySet_Type, &calls->resized) &&
            take_state(owner, "uncompared", &PyDict_Type, &calls->uncompared);
 }
 

@@ -80,7 +80,7 @@ typedef enum { UNSURE, ABSENT, FOUND } Look;
     X(copy_range) X(sync) X(forget) X(entries) X(adopt) X(control_read) X(control_write) \
     X(control_forget) X(share_record) X(lease) X(joins) X(names_version) X(record) X(flush) \
     X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of) X(other) \
-    X(compare) X(compare_all)
+    X(compare) X(compare_all) X(end_of)
 
 typedef struct {
 #define FIELD(name) PyObject *name;
@@ -88,9 +88,9 @@ typedef struct {
 #undef FIELD
     /* State that is looked at without asking: files without a name that are in use, files that a
      * restore replaced while they were, numbers that a restore gave to other files, by file the
-     * blocks in the partial-block buffer, and directories that are not compared with the lower
-     * directory yet. */
-    PyObject *unlinked, *limbo, *generations, *partial, *uncompared;
+     * blocks in the partial-block buffer, directories that are not compared with the lower
+     * directory yet, and files whose size changed without a request. */
+    PyObject *unlinked, *limbo, *generations, *partial, *uncompared, *resized;
 } Callbacks;
 
 /* -- inodes (inodes.c) ------------------------------------------------------------------------- */

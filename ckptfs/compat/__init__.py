@@ -1,0 +1,1 @@
+"""Services of other projects by their own names, on ours: one module for each of them."""
