@@ -214,16 +214,28 @@ class _Values:
         return _matching((f"{name}\t" for name in SETTING_NAMES), current)
 
     def states(self, current: str) -> Iterator[str]:
-        """Checkpoints by number and tag, newest first; where a fork may stand, `main` too."""
+        """Checkpoints by number and tag, newest first; before them forks, and where a whole line
+        may stand, `main`."""
         found = self._ask("list", {"limit": _CHECKPOINTS})["checkpoints"]
         lines: list[str] = []
         if self._verb in ("merge", "compare"):
             lines.append("main\tthe workspace itself")
+        if self._verb in ("merge", "compare", "diff"):
+            lines += self._forks()
         for each in reversed(found):
             lines.append(f"{each['id']}\t{_text(each['message'])}")
             if each["tag"] and each["tag"].isprintable():
                 lines.append(f"{each['tag']}\ttag of {each['id']}")
         return _matching(iter(lines), current)
+
+    def names(self, current: str) -> Iterator[str]:
+        """Of `fork`: the forks that there are, to be renamed or deleted; elsewhere states."""
+        if self._verb != "fork":
+            return self.states(current)
+        return _matching(iter(self._forks()), current)
+
+    def _forks(self) -> list[str]:
+        return [f"{each['name']}\ta fork" for each in self._ask("forks", {})["forks"]]
 
     def paths(self, current: str) -> Iterator[str]:
         """Paths in the checkpoint that the verb goes to; else those that are there now."""
@@ -286,7 +298,8 @@ def _text(message: str) -> str:
 
 
 _MEANINGS: dict[str, Callable[[_Values, str], Iterator[str]]] = {
-    **dict.fromkeys(("ID", "A", "B", "FROM TO", "NAME"), _Values.states),
+    **dict.fromkeys(("ID", "A", "B", "FROM TO"), _Values.states),
+    "NAME": _Values.names,
     **dict.fromkeys(("DIR", "SRC", "DEST"), _Values.directories),
     **dict.fromkeys(("PATH", "P"), _Values.paths),
     "[NAME=]FILE": _Values.files,
