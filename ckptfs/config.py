@@ -36,6 +36,8 @@ class Workspace(NamedTuple):
 
     path: Path
     store: Path
+    #: 0 for the workspace itself, else the number of the fork that ``path`` is.
+    line: int = 0
 
     @property
     def log(self) -> Path:
@@ -45,6 +47,11 @@ class Workspace(NamedTuple):
     def daemon(self) -> Path:
         """What the running daemon says about itself; see `ckptfs.control.runtime`."""
         return self.store / "daemon.json"
+
+    @property
+    def forks(self) -> Path:
+        """Where forks are mounted that have no place of their own."""
+        return self.store / "forks"
 
     @property
     def socket(self) -> Path:
@@ -208,13 +215,14 @@ def mounted(path: Path, *, above: bool = False) -> Workspace | None:
     mount = find_mount(str(path))
     if mount is None or not mount.is_whole:
         return None
-    return Workspace(Path(mount.path), Path(mount.store))
+    return Workspace(Path(mount.path), Path(mount.store), mount.line)
 
 
 def _covering(workspace: Workspace) -> Workspace | None:
-    """Another workspace that is mounted at the same path here, as a sandbox may have it."""
+    """Another workspace, or a fork, that is mounted at the same path here, as a sandbox may have
+    it."""
     seen = mounted(workspace.path)
-    if seen is None or seen.store == workspace.store or not os.path.isdir(seen.store):
+    if seen is None or seen == workspace or not os.path.isdir(seen.store):
         return None
     return seen
 
@@ -258,6 +266,12 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
     """
     upward = (here, *here.parents)
     entries = [entry for path in upward if (entry := registered(path, environ)) is not None]
+    seen = mounted(here, above=True)
+    if seen is not None and seen.line:
+        # A fork is in no registry, and may be mounted anywhere, in another workspace, too.
+        entries = [entry for entry in entries if seen.path in entry.path.parents]
+        if not entries:
+            return seen
     for entry in entries:
         if os.path.isdir(entry.store):
             return _covering(entry) or entry
@@ -265,7 +279,7 @@ def find(here: Path, environ: Mapping[str, str] = os.environ) -> Workspace:
         workspace = _in_default_place(path, environ)
         if workspace is not None:
             return _covering(workspace) or workspace
-    if (seen := mounted(here, above=True)) is not None:
+    if seen is not None:
         return seen
     if entries:
         raise StoreMissing(entries[0].store)

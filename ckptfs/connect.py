@@ -230,6 +230,8 @@ def _lasts(error: StoreInUse | ControlError, workspace: Workspace) -> bool:
 def _session(workspace: Workspace, deadline: float) -> AbstractContextManager[Session]:
     daemon = runtime.living(workspace)
     if daemon is None:
+        if workspace.line:
+            raise DaemonGone(workspace.path, "it died")  # a fork is nowhere but in its mount
         # For its turn among our own threads it waits; for another process the caller does, since
         # that may be a daemon, which can be asked.
         left = deadline - time.monotonic()

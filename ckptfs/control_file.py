@@ -41,6 +41,8 @@ class Mount:
         #: Which directory of the workspace is seen here: "/" is all of it.
         self.top = top
         self.device = device
+        #: 0 for the workspace itself, else the number of a fork.
+        source, self.line = mountinfo.split_source(source)
         #: The store, by its path where the daemon is. A path that is too long is not in the mount
         #: table; then it is one that leads nowhere.
         self.store = source if os.path.isabs(source) else "/dev/null/store"

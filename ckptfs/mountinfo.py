@@ -40,6 +40,17 @@ def entries(table: bytes) -> Iterator[Entry]:
             yield Entry(fields, kind)
 
 
+#: Between the path of a store, which has no empty part, and the number of a fork, in the source of
+#: a fork's mount.
+FORK = "//fork/"
+
+
+def split_source(source: str) -> tuple[str, int]:
+    """The store of a mount of ours, and its line: 0 for the workspace, else a fork's number."""
+    store, mark, number = source.rpartition(FORK)
+    return (store, int(number)) if mark and number.isdecimal() else (source, 0)
+
+
 def _unescaped(field: bytes) -> str:
     """The table writes blanks, newlines and backslashes as three octal digits. The name of a
     source is its file system's own, and may have backslashes that are not escaped."""

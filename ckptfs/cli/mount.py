@@ -214,6 +214,12 @@ _IDLE_LOOKS = 3
 
 def umount(args: Namespace) -> int:
     workspace = exact_workspace(args)
+    if workspace.line:
+        raise UsageError(
+            f"Cannot unmount {workspace.path}: it is a fork, which is mounted as long as its "
+            "workspace is. Nothing was changed.",
+            hint="To end it: ckptfs fork --delete NAME",
+        )
     with progress("Writing back", at_once=False) as show:
         ended = _end(workspace, args, show)
     _say_ended(workspace, ended, as_json=args.json)
@@ -384,6 +390,7 @@ def _finish_without_daemon(
     if covered is not None:
         mounts.unmount(workspace.path, detach=True)
         os.close(covered)
+    mounts.clear_forks(workspace.store)
     runtime.withdraw(workspace)
     if ended is None and not dead:
         raise NotMounted(workspace.path)

@@ -72,6 +72,9 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
         "version": daemon.version,
         "started_ns": daemon.started_ns,
         "options": daemon.options,
+        "fork": None,
+        "fork_of": None,
+        "fork_names": None,
         "unseen": None,
         "expired_for_room": None,
         "short_of_room": None,
@@ -158,6 +161,9 @@ def _died(workspace: Workspace) -> JsonObject | None:
         committed_ns = (workspace.store / "data.mdb").stat().st_mtime_ns
     return {**{key: note.get(key) for key in _NOTED}, "last_commit_ns": committed_ns}
 
+
+#: How many forks are named.
+_FORKS_NAMED = 5
 
 #: What is said of each part of a store (`ckptfs.history.account`).
 _PARTS = {
@@ -290,8 +296,20 @@ def _state(record: JsonObject) -> str:
     return state
 
 
+def _forks(record: JsonObject) -> list[tuple[str, str]]:
+    """Which line it is, and which others there are."""
+    rows = []
+    if record.get("fork"):
+        rows.append(("fork", f"{record['fork']}, of {record['fork_of']}"))
+    if names := record.get("fork_names"):
+        shown = ", ".join(names[:_FORKS_NAMED])
+        more = f" and {len(names) - _FORKS_NAMED} more" if len(names) > _FORKS_NAMED else ""
+        rows.append(("forks", f"{shown}{more}; `ckptfs forks` tells more"))
+    return rows
+
+
 def _human(record: JsonObject) -> str:
-    rows = [("workspace", record["workspace"]), ("state", _state(record))]
+    rows = [("workspace", record["workspace"]), ("state", _state(record)), *_forks(record)]
     if record.get("directory_current") is False:
         behind = "older than the store; `ckptfs mount` or `ckptfs umount` brings it up to date"
         rows.append(("directory", behind))

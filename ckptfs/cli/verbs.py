@@ -171,6 +171,8 @@ VERBS = {
     "rewind": Verb("go back N checkpoints", "restore.rewind", "history"),
     "undo": Verb("take back the last restore", "restore.undo", "history"),
     "redo": Verb("take back the last undo", "restore.redo", "history"),
+    "fork": Verb("make a second line of work, or rename or delete one", "forks.fork", "history"),
+    "forks": Verb("list the forks", "forks.forks", "history", reads=True),
     "merge": Verb("bring in what a fork or checkpoint changed", "merge.merge", "history"),
     "compare": Verb(
         "show what forks or checkpoints changed, each and in common",

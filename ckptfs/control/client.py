@@ -121,7 +121,8 @@ class Client:
         try:
             # A daemon that will not hear us out has said why before it hung up.
             with suppress(BrokenPipeError, ConnectionResetError):
-                self._socket.sendall(encode_request(op, args or {}, progress=progress))
+                line = self._workspace.line
+                self._socket.sendall(encode_request(op, args or {}, progress=progress, line=line))
         except OSError as error:
             raise DaemonGone(self._workspace.path) from error
 
@@ -218,7 +219,7 @@ def _through_mount(workspace: Workspace, refused: OSError) -> control_file.Conne
         # The daemon is there and does not get to it: the mount would hang, too.
         raise DaemonGone(workspace.path, reason) from refused
     mount = control_file.mount_at(str(workspace.path))
-    if mount is None or not mount.is_of(str(workspace.store)):
+    if mount is None or not mount.is_of(str(workspace.store)) or mount.line != workspace.line:
         raise DaemonGone(workspace.path, reason) from refused
     try:
         return control_file.Connection(mount)

@@ -24,10 +24,12 @@ QUEUE_MAX = 256
 
 
 class Hub:
-    """The watchers of one workspace."""
+    """The watchers of one line of a workspace."""
 
-    def __init__(self, workspace: Path) -> None:
-        self._workspace = str(workspace)
+    def __init__(self, path: Path, fork: str = "") -> None:
+        """``fork`` is the name of the line, empty for the main one."""
+        self._workspace = str(path)
+        self.fork = fork
         self._watchers: dict[trio.MemorySendChannel[JsonObject], trio.CancelScope] = {}
 
     @property
@@ -40,6 +42,7 @@ class Hub:
         event: JsonObject = {
             "event": kind,
             "workspace": self._workspace,
+            "fork": self.fork,
             "time_ns": time.time_ns(),
             "checkpoint": checkpoint,
             "data": data,

@@ -1,7 +1,8 @@
 """The wire: one JSON object per line, each with the protocol's version.
 
     request     {"v": 1, "op": "save", "args": {"message": "before the refactoring"}}
-                with "progress": true if progress is wanted
+                with "progress": true if progress is wanted, and "line": N if it is about the fork
+                of that number and not about the workspace itself
     answers     {"v": 1, "progress": {...}}            any number of times
                 {"v": 1, "result": {...}}              or, once and last,
                 {"v": 1, "error": {"kind": ..., "message": ..., "hint": ..., "exit_code": ...}}
@@ -52,6 +53,8 @@ class Request(NamedTuple):
     args: JsonObject
     #: Whether anyone looks at progress; counting what lies ahead costs time.
     progress: bool = False
+    #: The number of the fork that it is about; 0 for the workspace itself.
+    line: int = 0
 
 
 class Answer(NamedTuple):
@@ -63,9 +66,13 @@ class Answer(NamedTuple):
     event: JsonObject | None = None
 
 
-def encode_request(op: str, args: JsonObject, *, progress: bool = False) -> bytes:
-    record = {"v": VERSION, "op": op, "args": args}
-    return _line({**record, "progress": True} if progress else record)
+def encode_request(op: str, args: JsonObject, *, progress: bool = False, line: int = 0) -> bytes:
+    record: JsonObject = {"v": VERSION, "op": op, "args": args}
+    if progress:
+        record["progress"] = True
+    if line:
+        record["line"] = line
+    return _line(record)
 
 
 def encode_progress(progress: JsonObject) -> bytes:
@@ -101,7 +108,10 @@ def decode_request(line: bytes) -> Request:
     op, args = record.get("op"), record.get("args", {})
     if not isinstance(op, str) or not isinstance(args, dict):
         raise ControlError("Cannot read the request: it names no operation. Nothing was changed.")
-    return Request(op, args, record.get("progress") is True)
+    about = record.get("line", 0)
+    if not isinstance(about, int) or isinstance(about, bool):
+        raise ControlError("Cannot read the request: its line is no number. Nothing was changed.")
+    return Request(op, args, record.get("progress") is True, about)
 
 
 def decode_answer(line: bytes) -> Answer:

@@ -73,6 +73,8 @@ class Peer(NamedTuple):
     since: float
     #: It came through `.checkpoints/.control`, not through the socket.
     through_mount: bool = False
+    #: Of such a one, the line whose mount that was.
+    line: int = 0
 
 
 class ReplyStream:

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 import trio
 
-from ckptfs.control.events import Hub
-from ckptfs.daemon.autosave import AutoSave, ThrottledLog
+from ckptfs.daemon.autosave import ThrottledLog
 from ckptfs.daemon.giving_back import GivingBack
+from ckptfs.daemon.lines import Lines
 from ckptfs.daemon.slices import Slices, until_idle
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
@@ -63,11 +63,10 @@ def _last_ns(service: Service) -> int:
 class Housekeeping:
     """Works off what can wait, in steps short enough not to be noticed."""
 
-    def __init__(self, service: Service, auto: AutoSave, hub: Hub, slices: Slices) -> None:
+    def __init__(self, service: Service, lines: Lines, slices: Slices) -> None:
         self._service = service
         self._slices = slices
-        self._hub = hub
-        self._auto = auto
+        self._lines = lines
         self._woken = trio.Event()
         #: Something was committed since history was last made smaller.
         self._young = trio.Event()
@@ -103,7 +102,8 @@ class Housekeeping:
             self._woken = trio.Event()
             await trio.sleep(_QUIET_S)
             with self._surviving():
-                self._auto.on_quiet()
+                for line in self._lines:
+                    line.auto.on_quiet()
                 self._expire()
                 await self._free()
                 await self._wake()
@@ -169,10 +169,12 @@ class Housekeeping:
         else:
             if shortage is not None:
                 self._tell_of(shortage)
-                self._auto.expired_for_room += shortage.expiring
+                self._lines.main.auto.expired_for_room += shortage.expiring
             for item in gone:
                 log.info("checkpoint %d expired: %s", item.id, item.reason)
-            self._hub.happened("delete", {"checkpoints": [{"id": item.id} for item in gone]})
+            for line in self._lines:
+                record = {"checkpoints": [{"id": item.id} for item in gone]}
+                line.hub.happened("delete", record)
 
     def given_bytes(self) -> int:
         """How much history went for room in the last hour."""

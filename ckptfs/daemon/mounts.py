@@ -10,12 +10,13 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import mountinfo
-from ckptfs.config import open_directory
+from ckptfs.config import Workspace, open_directory
 from ckptfs.control.runtime import is_dead as is_dead
 from ckptfs.control_file import FSTYPE
 
@@ -59,7 +60,13 @@ class Mount(NamedTuple):
     @property
     def store(self) -> str:
         """Of one of ours, the store's path, or nothing if it was too long for the mount table."""
-        return self.source if self.source.startswith("/") else ""
+        store, _ = mountinfo.split_source(self.source)
+        return store if store.startswith("/") else ""
+
+    @property
+    def line(self) -> int:
+        """Of one of ours, 0 if it is the workspace itself, else the number of a fork."""
+        return mountinfo.split_source(self.source)[1]
 
 
 def source_option(store: Path) -> str:
@@ -118,6 +125,17 @@ def parse_mountinfo(table: bytes) -> list[Mount]:
         )
         for entry in mountinfo.entries(table)
     ]
+
+
+def clear_forks(store: Path) -> None:
+    """Take away the mounts of a store's forks that a daemon left when it died."""
+    for mount in all_mounts():
+        if mount.is_ours and mount.line and mount.store == str(store):
+            with suppress(OSError):
+                unmount(mount.path, detach=True)
+                os.rmdir(mount.path)
+    with suppress(OSError):
+        os.rmdir(Workspace(store, store).forks)
 
 
 def unmount(path: Path, *, detach: bool = False) -> None:

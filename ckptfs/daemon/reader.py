@@ -52,7 +52,8 @@ def _answer(asked: JsonObject, directory_fd: int, connection: socket.socket) -> 
 
     op = asked["op"]
     try:
-        fs = Filesystem(Store.open_snapshot(Path(asked["store"]), directory_fd))
+        store = Store.open_snapshot(Path(asked["store"]), directory_fd)
+        fs = Filesystem(store, line=asked["line"])
         on_progress = tell if asked["progress"] else None
         return encode_result(service.perform(Service(fs), op, asked["args"], on_progress))
     except Exception as error:  # noqa: BLE001 - the daemon has the answer whatever happens

@@ -84,6 +84,7 @@ class Readers:
                         "store": os.fspath(self._store.path),
                         "op": request.op,
                         "args": request.args,
+                        "line": request.line,
                         "progress": client.on_progress is not None,
                     }
                     await _send(connection, json.dumps(record).encode() + b"\n")

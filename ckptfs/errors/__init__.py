@@ -61,6 +61,8 @@ The classes stand in three modules; every name is exported here, so others impor
     │   ├── SettingInvalid         71
     │   ├── ForkInvalid            87
     │   ├── ForkTaken              88
+    │   ├── ForkBusy               91
+    │   ├── ForksTooMany           92
     │   ├── ForkUnknown            89
     │   ├── StateInvalid           72
     │   ├── StateNotWritten        73
@@ -157,7 +159,9 @@ from ckptfs.errors.workspace import (
     CheckpointUnknown,
     Conflict,
     DestinationInvalid,
+    ForkBusy,
     ForkInvalid,
+    ForksTooMany,
     ForkTaken,
     ForkUnknown,
     MergeConflict,
@@ -210,9 +214,11 @@ __all__ = [
     "DestinationInvalid",
     "ErrorRecord",
     "ExtraMissing",
+    "ForkBusy",
     "ForkInvalid",
     "ForkTaken",
     "ForkUnknown",
+    "ForksTooMany",
     "Interrupted",
     "MergeConflict",
     "MergeDriverFailed",

@@ -361,6 +361,32 @@ class ForkUnknown(WorkspaceError):
         )
 
 
+class ForkBusy(WorkspaceError):
+    kind = "fork-busy"
+    exit_code = 91
+
+    def __init__(self, name: str, verb: str, users: Sequence[str] = ()) -> None:
+        who = ", ".join(users) if users else "a process"
+        use = "use" if len(users) > 1 else "uses"
+        force = ", or add --force" if verb == "delete" else ""
+        super().__init__(
+            f"Cannot {verb} fork {name}: {who} still {use} it. Nothing was changed.",
+            hint=f"Close the files and leave the directory{force}.",
+        )
+
+
+class ForksTooMany(WorkspaceError):
+    kind = "forks-too-many"
+    exit_code = 92
+
+    def __init__(self, standing: int, limit: int) -> None:
+        super().__init__(
+            f"Cannot fork: {standing} forks stand already, and at most {limit} can. Nothing was "
+            "changed.",
+            hint="Delete some: ckptfs fork --delete NAME",
+        )
+
+
 class StateInvalid(WorkspaceError):
     """A document that cannot be kept with a checkpoint, or is not there."""
 

@@ -69,7 +69,7 @@ class HistoryDirectory:
         of it is made once for each revision."""
         revision = history.revision(self._fs.store)
         if revision != self._known.revision:
-            checkpoints = history.without_moments(self._fs.store)
+            checkpoints = history.of_line(self._fs)
             links = self._links(checkpoints)
             # Moments are found by their number, but a list of them would bury the rest.
             names = [b"%d" % item.id for item in checkpoints] + sorted(links)

@@ -24,7 +24,10 @@ from ckptfs.history.checkpoints import (
     newest_state,
     of_epoch,
     seal,
+    view_or_empty,
 )
+from ckptfs.history.diff.compare import Counts, count_changes
+from ckptfs.history.diff.tree import unordered_changes
 from ckptfs.history.references import is_reserved, resolve_checkpoint, safe_tag
 from ckptfs.history.state import FACT as DOCUMENTS
 from ckptfs.model import NAME_MAX, NO_CONTENT, ROOT_INO, ContentId, Ino, Inode
@@ -51,6 +54,8 @@ __all__ = ["Fork", "create", "delete", "find", "forks", "rename", "require_name"
 
 #: The line that the workspace shows; no fork has this name.
 MAIN = "main"
+#: How the names of trees begin that live as long as a command; users cannot give such names.
+SCRATCH = "scratch-"
 #: How many names an error proposes.
 _NEAR_MAX = 3
 #: Categories of characters that control a terminal or break a line instead of being shown.
@@ -161,6 +166,17 @@ def filesystem_of(fs: Filesystem, line: int) -> Filesystem:
 def base_of(store: Store, fork: Fork) -> Checkpoint | None:
     """The checkpoint where a fork parted from its line, if it is still one."""
     return of_epoch(store, fork.base) if fork.base != NO_EPOCH else None
+
+
+def is_scratch(name: str) -> bool:
+    return name.startswith(SCRATCH)
+
+
+def changes_since_base(fs: Filesystem, fork: Fork) -> Counts:
+    """How much a fork differs from where it parted."""
+    fs.flush()
+    base, head = view_or_empty(fs, fork.base), fs.view_of(fork.head)
+    return count_changes(unordered_changes(fs, base, head))
 
 
 # -- what is kept out of history -------------------------------------------------------------------

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from ckptfs import history, interrupts
+from ckptfs import history, interrupts, mountinfo
 from ckptfs.errors import UsageError
 from ckptfs.fs import Filesystem
-from ckptfs.history import Checkpoint, LogEntry, comparison, log, references
+from ckptfs.history import Checkpoint, LogEntry, comparison, forks, log, references
 from ckptfs.history.comparison import Comparison
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.compare import Counts, Difference
@@ -206,6 +209,33 @@ def do_contents(call: Call, view: int, paths: list[bytes], limit: int) -> JsonOb
 def do_log(call: Call, path: bytes) -> JsonObject:
     versions = [wire.version(version) for version in call.service.path_log(path)]
     return {"path": os.fsdecode(path), "versions": versions}
+
+
+def do_forks(call: Call) -> JsonObject:
+    """Of each fork where it is, where it parted, and how much it changed since."""
+    fs = call.service.fs
+    places = _mounted_forks(os.fspath(fs.store.path))
+    found = [fork for fork in forks.forks(fs.store) if not forks.is_scratch(fork.name)]
+    saved = Counter(item.fork for item in history.without_moments(fs.store))
+    return {
+        "forks": [
+            wire.fork(fork, forks.base_of(fs.store, fork), places.get(fork.number, ""))
+            | {"checkpoint_count": saved[fork.number]}
+            | forks.changes_since_base(fs, fork)._asdict()
+            for fork in interrupts.checked(found)
+        ]
+    }
+
+
+def _mounted_forks(store: str) -> dict[int, str]:
+    """Where the forks of a store are mounted, by number."""
+    found = {}
+    with suppress(OSError):  # a sandbox without /proc
+        for mount in mountinfo.entries(Path("/proc/self/mountinfo").read_bytes()):
+            place, line = mountinfo.split_source(mount.source)
+            if line and place == store:
+                found[line] = mount.path
+    return found
 
 
 def do_restores(call: Call) -> JsonObject:

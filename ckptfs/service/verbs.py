@@ -42,6 +42,7 @@ SANDBOX, SOCKET, SAME_PATHS = "sandbox", "socket", "same paths"
 #: What a verb makes known when it is done.
 CREATED, RESTORED, PRUNED = "checkpoint_created", "checkpoint_restored", "checkpoints_pruned"
 COLLIDED = "collision"
+FORKED, FORK_DELETED = "fork_created", "fork_deleted"
 
 #: An event names at most this many paths of each kind; the answer of the verb names more.
 _NAMED_MAX = 100
@@ -95,6 +96,15 @@ class Verb(NamedTuple):
     def changes_files(self, values: Mapping[str, Any]) -> bool:
         """Whether it changes files; not where only a checkpoint's state documents are wanted."""
         return self.changes == FILES and values.get("files") is not False
+
+    def names(self, state: str, values: Mapping[str, Any]) -> bool:
+        """Whether one of its references is this name."""
+        for parameter in self.parameters:
+            if parameter.kind is REFERENCE and values[parameter.name] == state:
+                return True
+            if parameter.kind is REFERENCES and state in values[parameter.name]:
+                return True
+        return False
 
     def needs_directory(self, values: Mapping[str, Any]) -> bool:
         """Whether it has to see the directory of a workspace that is not mounted as it is."""
@@ -237,6 +247,7 @@ _DECLARED = (
         of_the_store=True,
         tool="file_history",
     ),
+    Verb("forks", "queries", SANDBOX, result="forks", changes=NOTHING),
     Verb("restores", "queries", SANDBOX, result="restores", changes=NOTHING),
     # -- checkpoints and the documents that they carry
     Verb(
@@ -582,6 +593,36 @@ _DECLARED = (
         (_NAME, Parameter("keep", FLAG, False)),
         result="name checkpoint",
     ),
+    Verb(
+        "fork",
+        DAEMON,
+        SAME_PATHS,
+        (
+            _NAME,
+            Parameter("start", REFERENCE, ""),
+            Parameter("at", OUTSIDE, ""),
+            Parameter("without", TEXTS, []),
+            Parameter("count", INTEGER, 1),
+        ),
+        result="forks",
+        takes_long=True,
+        event=FORKED,
+    ),
+    Verb(
+        "fork_delete",
+        DAEMON,
+        SAME_PATHS,
+        (_NAME, Parameter("force", FLAG, False)),
+        result="name checkpoint",
+        event=FORK_DELETED,
+    ),
+    Verb(
+        "fork_rename",
+        DAEMON,
+        SAME_PATHS,
+        (_NAME, Parameter("new", TEXT)),
+        result="name was path",
+    ),
     Verb("freeze", DAEMON, SOCKET, (Parameter("seconds", NUMBER, None),), result="frozen"),
     Verb("thaw", DAEMON, SOCKET, result="frozen"),
 )
@@ -622,6 +663,10 @@ def events_of(verb: Verb, result: dict[str, Any]) -> Iterator[Event]:
             yield Event(COLLIDED, about, result["id"])
     elif result.get("dry_run"):
         return
+    elif verb.event == FORKED:
+        yield from (Event(FORKED, fork, fork["base_id"]) for fork in result["forks"])
+    elif verb.event == FORK_DELETED:
+        yield Event(FORK_DELETED, result, result["checkpoint"])
     elif verb.event == RESTORED:
         yield Event(RESTORED, _short(result), result.get("checkpoint"))
     elif verb.event == PRUNED:

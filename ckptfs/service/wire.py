@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ckptfs.history.purge_plan import Doomed
     from ckptfs.history.tasks import RevertPlan, Task
     from ckptfs.model import Inode
+    from ckptfs.store.forks import Fork
     from ckptfs.sync import Progress, SyncResult
     from ckptfs.sync.results import Watcher
 
@@ -60,6 +61,18 @@ _TYPES = {
     stat.S_IFCHR: "character device",
     stat.S_IFBLK: "block device",
 }
+
+
+def fork(found: Fork, base: Checkpoint | None, path: str) -> JsonObject:
+    """``base_id`` is the checkpoint where it parted; ``path`` is empty while it is not mounted."""
+    return {
+        "name": found.name,
+        "path": path,
+        "at": found.at,
+        "base_id": None if base is None else base.id,
+        "time_ns": found.time_ns,
+        "without": list(found.without),
+    }
 
 
 def names(paths: Iterable[bytes]) -> list[str]:

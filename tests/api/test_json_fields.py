@@ -42,6 +42,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("task_finish", {"name": "U"}),
     ("save", {"message": "two", "allow_empty": True, "max_checkpoints": 50}),
     ("figures", {}),
+    ("forks", {}),
     ("list", {"moments": True}),
     ("get", {"checkpoint": "t"}),
     ("diff", {"older": "t", "files": True, "times": True}),
@@ -165,6 +166,14 @@ def _ask_elsewhere(service: CheckpointService, base: Path, found: Found) -> None
 
 
 #: What is typed, in order; {w} is the workspace, {base} a scratch directory.
+#: Where the workspace is mounted.
+FORKING = [
+    "fork f -w {w}",
+    "fork --rename f g -w {w}",
+    "forks -w {w}",
+    "merge g -w {w}",
+    "fork --delete g -w {w}",
+]
 TYPED = [
     "save one -w {w} --tag t --meta k=v",
     "status -w {w}",
@@ -181,6 +190,7 @@ TYPED = [
     "tag latest u -w {w}",
     "pin 0 -w {w}",
     "unpin 0 -w {w}",
+    *FORKING,
     "compare t @ -w {w}",
     "merge t -w {w} --dry-run",
     "merge t -w {w} --theirs",
@@ -208,7 +218,10 @@ def test_what_the_command_line_prints_has_one_type_a_name(
 ) -> None:
     found: Found = defaultdict(lambda: defaultdict(set))
     root = service.workspace.path
+    plain = not os.path.ismount(root)
     for typed in TYPED:
+        if plain and typed in FORKING:
+            continue
         if typed.startswith(("diff", "restore")):
             _change(root)
         words = [word.format(w=root, base=base) for word in typed.split()]

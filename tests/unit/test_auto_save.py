@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs.config import Workspace
 from ckptfs.control.events import Hub
 from ckptfs.daemon.autosave import AutoSave
 from ckptfs.daemon.housekeeping import Housekeeping
+from ckptfs.daemon.lines import Lines, Shared
 from ckptfs.daemon.slices import Slices
 from ckptfs.fs import Filesystem
+from ckptfs.fuse import MountOptions
 from ckptfs.history import Cause, checkpoints, seal, settings
 from ckptfs.history.auto import parse_policy
 from ckptfs.history.steps import read_argv
@@ -112,10 +115,16 @@ def test_what_the_file_was_that_is_written_to_stays_on_a_full_disk(
     assert [found.id for found in checkpoints(fs.store)] == [original] and other < original
 
 
-def test_a_clock_that_is_set_forward_makes_nothing_old(fs: Filesystem, auto: AutoSave) -> None:
+def housekeeping_of(fs: Filesystem) -> Housekeeping:
+    workspace, slices = Workspace(fs.store.path, fs.store.path), Slices()
+    shared = Shared(workspace, MountOptions(), parse_policy("command"), slices)
+    return Housekeeping(Service(fs), Lines(Service(fs), shared), slices)
+
+
+def test_a_clock_that_is_set_forward_makes_nothing_old(fs: Filesystem) -> None:
     now = [1_700_000_000 * 10**9]
     fs.clock = lambda: now[0]
-    housekeeping = Housekeeping(Service(fs), auto, Hub(fs.store.path), Slices())
+    housekeeping = housekeeping_of(fs)
     put(fs, b"file", b"x")
     moment(fs, "file")
     now[0] += 40 * 86_400 * 10**9
@@ -124,14 +133,14 @@ def test_a_clock_that_is_set_forward_makes_nothing_old(fs: Filesystem, auto: Aut
 
 
 def test_a_clock_that_was_set_forward_before_the_mount_has_an_hour_to_be_set_right(
-    fs: Filesystem, auto: AutoSave, monkeypatch: pytest.MonkeyPatch
+    fs: Filesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1_700_000_000 * 10**9]
     fs.clock = lambda: now[0]
     put(fs, b"file", b"x")
     moment(fs, "file")
     now[0] += 40 * 86_400 * 10**9
-    housekeeping = Housekeeping(Service(fs), auto, Hub(fs.store.path), Slices())
+    housekeeping = housekeeping_of(fs)
     assert housekeeping._service.expire(housekeeping._now_ns()).gone == []
     housekeeping._began_uptime_ns -= 2 * 3600 * 10**9
     assert housekeeping._service.expire(housekeeping._now_ns()).gone != []

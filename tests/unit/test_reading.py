@@ -34,6 +34,7 @@ from tests.support.waiting import wait_for_exit, wait_until
 #: Every verb that may be carried out in either process, and what it is asked.
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("figures", {}),
+    ("forks", {}),
     ("list", {"moments": True}),
     ("list", {"path": "d/f3", "limit": 2}),
     ("get", {"checkpoint": "2"}),

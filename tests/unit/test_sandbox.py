@@ -15,7 +15,11 @@ from ckptfs.service.arguments import OUTSIDE
 from ckptfs.service.verbs import SAME_PATHS, SANDBOX, VERBS
 
 #: What reaches beyond the workspace, or holds the mount itself still.
-REFUSED = {"export", "import", "backup", "umount", "freeze", "thaw", "scratch", "scratch_end"}
+REFUSED = {"export", "import", "backup", "umount", "freeze", "thaw", "scratch", "scratch_end"} | {
+    "fork",
+    "fork_delete",
+    "fork_rename",
+}
 
 
 def us(*, through_mount: bool = False) -> Peer:

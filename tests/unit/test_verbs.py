@@ -43,7 +43,7 @@ def test_a_verbs_function_takes_the_declared_parameters(verb: Verb) -> None:
         taken = inspect.signature(getattr(Mounted, f"_do_{verb.name}"))
     else:
         taken = inspect.signature(services.function_of(verb))
-    taken.bind(*([None] if verb.module else [None, None, None]), **_values(verb))
+    taken.bind(*([None] if verb.module else [None, None, None, None]), **_values(verb))
 
 
 def test_a_verb_that_moves_the_head_says_where_to() -> None:

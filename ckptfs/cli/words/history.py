@@ -118,6 +118,35 @@ def _merge(merge: VerbParser) -> None:
     _if_unchanged(merge)
 
 
+def _fork(fork: VerbParser) -> None:
+    fork.usage = (
+        "ckptfs fork [-w DIR] NAME [--from ID] [--at DIR] [--without PATTERN] [-n N]\n"
+        "       ckptfs fork --delete NAME [--force]\n"
+        "       ckptfs fork --rename OLD NEW"
+    )
+    fork.add_argument("names", metavar="NAME", nargs="+", help="its name")
+    fork.add_argument(
+        "--from", dest="start", metavar="ID", default="", help="the checkpoint to begin at"
+    )
+    fork.add_argument("--at", metavar="DIR", default="", help="mount it there")
+    fork.add_argument(
+        "--without",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="leave out what matches, as in .gitignore; may be given again",
+    )
+    fork.add_argument(
+        "-n", dest="count", metavar="N", type=int, default=1, help="make NAME-1 to NAME-N"
+    )
+    deed = fork.add_mutually_exclusive_group()
+    deed.add_argument(
+        "--delete", action="store_true", help="end it; its last state is kept for a day"
+    )
+    deed.add_argument("--rename", action="store_true", help="give it another name")
+    fork.add_argument("--force", action="store_true", help="delete it also while it is in use")
+
+
 def _compare(compare: VerbParser) -> None:
     compare.add_argument(
         "states", metavar="NAME", nargs="+", help="two or more forks, `main` or checkpoints"
@@ -199,6 +228,7 @@ WORDS: dict[str, Callable[[VerbParser], None]] = {
     "undo": _take_back,
     "redo": _take_back,
     "merge": _merge,
+    "fork": _fork,
     "compare": _compare,
     "tag": _tag,
     "pin": _pin,

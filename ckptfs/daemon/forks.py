@@ -1,0 +1,290 @@
+"""Named forks: where each is mounted, and making, renaming and deleting them.
+
+A fork is mounted below the store, under its name, or at a path that its user chose. `.forks/NAME`
+in the workspace is a symbolic link there: without root a mount cannot stand inside the workspace,
+since fusermount3 acts as root, whom a user's mount keeps out; so it stands nowhere inside, with or
+without root, and the daemon never walks through its own mount. A fork that was acknowledged is
+mounted again by the next daemon.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from ckptfs.config import Workspace
+from ckptfs.control import runtime
+from ckptfs.daemon import mounts
+from ckptfs.daemon.lines import Line, Lines
+from ckptfs.errors import (
+    CkptfsError,
+    ForkBusy,
+    ForkInvalid,
+    ForksTooMany,
+    MountpointBusy,
+    OverlappingTrees,
+    UsageError,
+)
+from ckptfs.fuse.forks_dir import NAME, ForkPoint
+from ckptfs.fuse.nodes import FORKS_ROOT
+from ckptfs.history import Cause, Checkpoint, forks
+from ckptfs.model import ROOT_INO, Ino
+from ckptfs.store.forks import Fork
+
+log = logging.getLogger(__name__)
+
+#: How many may stand at once. Each is a mount, of which fusermount3 allows a user 1,000, and a
+#: few descriptors.
+FORKS_MAX = 500
+
+
+class Wish(NamedTuple):
+    """A fork that is wanted: ``start`` is the checkpoint to begin at, empty for now; ``at`` where
+    to mount it, empty for the usual place; what matches ``without`` is left out."""
+
+    name: str
+    start: str = ""
+    at: str = ""
+    without: Sequence[str] = ()
+    copies: int = 1
+
+    def each(self) -> list[Wish]:
+        """Several get numbers behind their names and places."""
+        if self.copies == 1:
+            return [self]
+        numbers = range(1, self.copies + 1)
+        return [
+            self._replace(name=f"{self.name}-{n}", at=self.at and f"{self.at}-{n}", copies=1)
+            for n in numbers
+        ]
+
+
+class NamedForks:
+    """All of a mounted workspace."""
+
+    def __init__(self, lines: Lines, workspace: Workspace) -> None:
+        self._lines = lines
+        self._workspace = workspace
+        self._store = lines.main.service.fs.store
+
+    def points(self) -> Mapping[bytes, ForkPoint]:
+        """What stands in `.forks`."""
+        return {
+            os.fsencode(line.name): ForkPoint(line.number, os.fsencode(line.path))
+            for line in self._lines
+            if line.name and line.is_served and not forks.is_scratch(line.name)
+        }
+
+    def all(self) -> list[Fork]:
+        return [fork for fork in self._store.forks if not forks.is_scratch(fork.name)]
+
+    # -- making ------------------------------------------------------------------------------------
+
+    async def create(self, line: Line, wish: Wish, cause: Cause) -> list[Line]:
+        """Let forks begin in a line, and mount them; all or none."""
+        self._lines.require_forks()
+        wishes = wish.each()
+        self._require_room(wishes)
+        for each in wishes:
+            _require_own_name(each.name)
+            forks.require_name(self._store, each.name)
+            if each.at:
+                await trio.to_thread.run_sync(self._require_place, Path(each.at))
+        fs = line.service.fs
+        made: list[Fork] = []
+        mounted: list[Line] = []
+        try:
+            for each in wishes:
+                made.append(
+                    forks.create(
+                        fs, each.name, each.start, at=each.at, without=each.without, cause=cause
+                    )
+                )
+            fs.commit()
+            for fork in made:
+                mounted.append(await self._mount(fork, self._place(fork)))
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                for each_line in mounted:
+                    await self._lines.end(each_line, detach=True)
+                    _remove_directory(each_line.path)
+            self._take_back(made, cause)
+            raise
+        await self._announce(made)
+        return mounted
+
+    def _require_room(self, wishes: Sequence[Wish]) -> None:
+        if not wishes:
+            raise UsageError("Cannot make less than one fork. Nothing was changed.")
+        standing = len(self.all())
+        if standing + len(wishes) > FORKS_MAX:
+            raise ForksTooMany(standing, FORKS_MAX)
+
+    def _require_place(self, place: Path) -> None:
+        """Refuse a directory that a fork cannot be mounted on. In a thread: the path may lead
+        through a mount of ours."""
+        if not place.is_absolute() or Path(os.path.realpath(place)) != place:
+            raise UsageError(f"Cannot mount a fork at {place}: it is no resolved path.")
+        others = [line.path for line in self._lines]
+        for other in (*others, self._workspace.store):
+            if place.is_relative_to(other) or other.is_relative_to(place):
+                raise OverlappingTrees(place, other)
+        runtime.check_dest(place)
+
+    def _take_back(self, made: Sequence[Fork], cause: Cause) -> None:
+        service = self._lines.main.service
+        last = [forks.delete(service.fs, fork.name, cause) for fork in made]
+        service.fs.commit()
+        if last:
+            service.delete(last)
+
+    def _place(self, fork: Fork) -> Path:
+        return Path(fork.at) if fork.at else self._workspace.forks / fork.name
+
+    async def _mount(self, fork: Fork, place: Path) -> Line:
+        await trio.to_thread.run_sync(_make_directory, place)
+        try:
+            return await self._lines.add(fork, place)
+        except BaseException:
+            _remove_directory(place)
+            raise
+
+    async def _announce(self, changed: Sequence[Fork], *names: str) -> None:
+        """Have the kernel ask for `.forks` again, and for what stands in it."""
+        known = [os.fsencode(name) for name in (*names, *(fork.name for fork in changed))]
+        root, inside = (ROOT_INO, NAME), {(Ino(FORKS_ROOT), name) for name in known}
+        nodes = {Ino(FORKS_ROOT), *(Ino(FORKS_ROOT + fork.number) for fork in changed)}
+        await self._lines.main.invalidate({root, *inside}, nodes)
+
+    # -- changing ----------------------------------------------------------------------------------
+
+    async def delete(self, name: str, cause: Cause, *, force: bool, asking: int) -> Checkpoint:
+        """End a fork; the checkpoint of its last state. Refused while a process is in it, unless
+        ``force`` says that it is dead for that one then."""
+        fork = self._find(name)
+        line = self._lines.get(fork.number)
+        place = line.path if line is not None else self._place(fork)
+        if line is not None:
+            await self._unmount(line, "delete", force=force, asking=asking)
+        await trio.to_thread.run_sync(_remove_directory, place)
+        fs = self._lines.main.service.fs
+        last = forks.delete(fs, name, cause)
+        fs.commit()
+        await self._announce([fork])
+        return last
+
+    async def rename(self, old: str, new: str, *, asking: int) -> Line | None:
+        """Give a fork another name, and with it another place if it has the usual one: then no
+        process may be in it. Returns it as it is mounted, if it is."""
+        fork = self._find(old)
+        _require_own_name(new)
+        if new != old:
+            forks.require_name(self._store, new)
+        line = self._lines.get(fork.number)
+        if new == old or line is None:
+            renamed = forks.rename(self._store, old, new)
+        elif fork.at:
+            renamed = forks.rename(self._store, old, new)
+            line.name = line.hub.fork = new
+        else:
+            await self._unmount(line, "rename", force=False, asking=asking)
+            await trio.to_thread.run_sync(_remove_directory, line.path)
+            renamed = forks.rename(self._store, old, new)
+        self._lines.main.service.fs.commit()
+        if line is not None and self._lines.get(fork.number) is None:
+            await self._mount(renamed, self._place(renamed))
+        await self._announce([renamed], old)
+        return self._lines.get(fork.number)
+
+    def _find(self, name: str) -> Fork:
+        """Raises ForkUnknown."""
+        _require_own_name(name)
+        return forks.find(self._store, name)
+
+    async def _unmount(self, line: Line, verb: str, *, force: bool, asking: int) -> None:
+        if not force:
+            found = partial(mounts.holders, line.path, but=asking)
+            users = await trio.to_thread.run_sync(found)
+            if users:
+                raise ForkBusy(line.name, verb, users)
+        try:
+            await self._lines.end(line, detach=force)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            raise ForkBusy(line.name, verb) from error
+
+    # -- with the workspace ------------------------------------------------------------------------
+
+    async def mount_all(self) -> None:
+        """Mount what is not mounted. One that cannot be is left in the store, and named in the
+        log; one whose own place is taken gets the usual one."""
+        if self._lines.connections.reason:
+            return
+        for fork in self.all():
+            if self._lines.get(fork.number) is None:
+                await self._mount_again(fork)
+        await self._announce(self.all())
+
+    async def _mount_again(self, fork: Fork) -> None:
+        places = [self._place(fork), self._workspace.forks / fork.name]
+        for place in places[: 2 if fork.at else 1]:
+            try:
+                await self._mount(fork, place)
+            except (CkptfsError, OSError) as error:
+                log.warning("cannot mount fork %s at %s: %s", fork.name, place, error)
+            else:
+                return
+
+    async def require_idle(self, asking: int) -> None:
+        """Refuse an unmount of the workspace while a process is in a fork."""
+        for line in self._lines:
+            if line.name:
+                found = partial(mounts.holders, line.path, but=asking)
+                if users := await trio.to_thread.run_sync(found):
+                    raise MountpointBusy(line.path, users)
+
+    async def unmount_all(self, *, detach: bool) -> None:
+        """Unmount all before the workspace is; or none, if one of them is busy."""
+        for line in list(self._lines):
+            if not line.name:
+                continue
+            try:
+                await self._lines.end(line, detach=detach)
+            except OSError as error:
+                await self.mount_all()
+                if error.errno != errno.EBUSY:
+                    raise
+                raise MountpointBusy(line.path) from error
+            await trio.to_thread.run_sync(self._leave, line)
+        with suppress(OSError):
+            os.rmdir(self._workspace.forks)
+
+    def _leave(self, line: Line) -> None:
+        """Leave no mountpoint of ours behind; a place that its user chose stays."""
+        if line.path.parent == self._workspace.forks:
+            _remove_directory(line.path)
+
+
+def _require_own_name(name: str) -> None:
+    if forks.is_scratch(name):
+        raise ForkInvalid(name, "the trees of `try` and the like have such names")
+
+
+def _make_directory(place: Path) -> None:
+    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    place.mkdir(mode=0o755, exist_ok=True)
+    runtime.check_dest(place)
+
+
+def _remove_directory(place: Path) -> None:
+    with suppress(OSError):
+        os.rmdir(place)

@@ -1,0 +1,389 @@
+"""Named forks: mounts of their own, whole workspaces each, that come back after a remount."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.mounting import Workspace, ckptfs, is_mounted, succeed, workspace
+from tests.support.staging import USER, said
+
+pytestmark = [pytest.mark.needs_mount, pytest.mark.compiled_only]
+
+
+@pytest.fixture
+def work() -> Iterator[Workspace]:
+    with workspace("--no-write-back", "--auto", "off") as made:
+        yield made
+
+
+@pytest.fixture
+def automatic() -> Iterator[Workspace]:
+    with workspace("--no-write-back") as made:
+        yield made
+
+
+def run(work: Workspace, *words: str | Path, at: Path | None = None) -> dict[str, Any]:
+    """The record of a verb in the workspace, or in a fork of it."""
+    done = succeed(work.cli(*words, "-w", at or work.path, "--json"))
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def refused(work: Workspace, *words: str | Path, at: Path | None = None) -> tuple[int, str]:
+    done = work.cli(*words, "-w", at or work.path)
+    assert done.stdout == ""
+    return done.returncode, done.stderr
+
+
+def fork(work: Workspace, name: str, *words: str | Path, at: Path | None = None) -> Path:
+    (made,) = run(work, "fork", name, *words, at=at)["forks"]
+    return Path(made["path"])
+
+
+def listed(work: Workspace) -> dict[str, dict[str, Any]]:
+    return {found["name"]: found for found in run(work, "forks")["forks"]}
+
+
+def names(work: Workspace, at: Path | None = None) -> list[str]:
+    found = run(work, "list", at=at)["checkpoints"]
+    return [each["message"] for each in found]
+
+
+def test_a_fork_is_a_tree_of_its_own(work: Workspace) -> None:
+    (work.path / "file").write_text("base")
+    idea = fork(work, "idea")
+    (idea / "file").write_text("theirs")
+    (work.path / "file").write_text("ours")
+    (idea / "new").write_text("new")
+    assert (work.path / ".forks/idea/file").read_text() == "theirs"
+    assert (work.path / "file").read_text() == "ours"
+    assert sorted(os.listdir(work.path)) == ["file"]
+    assert os.listdir(work.path / ".forks") == ["idea"]
+    assert os.stat(idea).st_dev != os.stat(work.path).st_dev
+    with pytest.raises(OSError, match="cross-device"):
+        os.rename(idea / "new", work.path / "new")
+    found = listed(work)["idea"]
+    assert (found["path"], found["added"], found["modified"]) == (str(idea), 1, 1)
+
+
+def test_what_the_kernel_knew_of_forks_is_dropped(work: Workspace) -> None:
+    place = work.path / ".forks"
+    assert not place.exists()
+    fork(work, "one")
+    assert (place / "one").is_dir() and not (place / "two").exists()
+    fork(work, "two")
+    assert sorted(os.listdir(place)) == ["one", "two"] and (place / "two").is_dir()
+    run(work, "fork", "--rename", "one", "three")
+    assert sorted(os.listdir(place)) == ["three", "two"] and not (place / "one").exists()
+    run(work, "fork", "--delete", "two")
+    run(work, "fork", "--delete", "three")
+    assert not place.exists()
+
+
+def test_forks_are_there_after_a_remount_and_after_a_kill(work: Workspace) -> None:
+    elsewhere = work.path.parent / "elsewhere"
+    (work.path / "file").write_text("base")
+    usual, chosen = fork(work, "usual"), fork(work, "chosen", "--at", elsewhere)
+    assert chosen == elsewhere
+    (usual / "file").write_text("one")
+    (chosen / "file").write_text("two")
+    work.umount()
+    assert not is_mounted(usual) and not is_mounted(chosen)
+    work.mount()
+    assert (usual / "file").read_text() == "one" and (chosen / "file").read_text() == "two"
+    for place in (usual, chosen):
+        with open(place / "synced", "w") as file:
+            file.write(str(place))
+            os.fsync(file.fileno())
+    late = fork(work, "late")
+    work.kill()
+    assert is_mounted(usual), "dead"
+    work.mount()
+    for place in (usual, chosen):
+        assert (place / "synced").read_text() == str(place)
+    assert (late / "file").read_text() == "base"
+    assert work.trouble() == ""
+
+
+def test_an_unmount_after_a_kill_leaves_no_dead_forks(work: Workspace) -> None:
+    place = fork(work, "one")
+    work.kill()
+    succeed(work.cli("umount", work.path))
+    assert not is_mounted(place) and not place.exists()
+
+
+def test_every_verb_works_in_a_fork(work: Workspace) -> None:
+    (work.path / "file").write_text("base")
+    run(work, "save", "in main")
+    idea = fork(work, "idea")
+    (idea / "file").write_text("one")
+    saved = run(work, "save", "one", "--tag", "first", at=idea)["id"]
+    (idea / "file").write_text("two")
+    assert run(work, "diff", at=idea)["modified"] == 1
+    assert (idea / ".checkpoints" / "first" / "file").read_text() == "one"
+    assert os.readlink(idea / ".checkpoints/latest") == str(saved)
+    assert os.readlink(work.path / ".checkpoints/latest") != str(saved)
+    run(work, "restore", "first", "--force", at=idea)
+    assert (idea / "file").read_text() == "one"
+    run(work, "undo", "--force", at=idea)
+    assert (idea / "file").read_text() == "two"
+    assert "one" in names(work, idea) and "in main" in names(work, idea)
+    assert "one" not in names(work)
+    assert len(run(work, "log", idea / "file", at=idea)["versions"]) >= 2
+    assert run(work, "status", at=idea)["fork"] == "idea"
+    assert run(work, "status")["fork_names"] == ["idea"]
+    assert run(work, "show", "first", at=idea)["modified"] == 1
+    run(work, "task", "start", "T", at=idea)
+    (idea / "made").write_text("x")
+    run(work, "task", "done", at=idea)
+    run(work, "task", "revert", "T", at=idea)
+    assert not (idea / "made").exists() and run(work, "task", "list")["tasks"] == []
+    assert run(work, "check", at=idea)["problems"] == []
+    assert run(work, "status", "--space", at=idea)["live_bytes"]
+    os.mkdir(idea / ".checkpoints/by-mkdir")
+    assert "by-mkdir" in names(work, idea)
+    assert (work.path / "file").read_text() == "base"
+
+
+def test_the_workspace_is_found_from_inside_a_fork(work: Workspace) -> None:
+    (work.path / "d").mkdir()
+    idea = fork(work, "idea", "--at", work.path.parent / "idea")
+    (idea / "d/f").write_text("x")
+    done = succeed(ckptfs("save", "here", "--json", env=work.env, cwd=idea / "d"))
+    assert json.loads(done.stdout)["message"] == "here"
+    linked = work.path / ".forks/idea/d"
+    succeed(ckptfs("save", "linked", "--allow-empty", env=work.env, cwd=linked))
+    assert names(work, idea)[:2] == ["linked", "here"]
+    assert "here" not in names(work)
+
+
+def test_a_fork_takes_checkpoints_by_itself(automatic: Workspace) -> None:
+    work = automatic
+    (work.path / "file").write_text("base")
+    idea = fork(work, "idea")
+    for text in ("one", "two"):
+        subprocess.run(["sh", "-c", f"echo {text} > {idea}/file"], check=True)
+    found = run(work, "list", at=idea)["checkpoints"]
+    assert any("echo two" in each["message"] for each in found), found
+    assert not any("echo two" in each["message"] for each in run(work, "list")["checkpoints"])
+    (last,) = [each for each in found if "echo two" in each["message"]]
+    assert (idea / ".checkpoints" / str(last["id"]) / "file").read_text() == "one\n"
+
+
+def test_forks_are_merged_compared_and_diffed_by_name(work: Workspace) -> None:
+    (work.path / "file").write_text("base\n")
+    one, other = fork(work, "one"), fork(work, "other")
+    # Written and not synced: what the kernel still has counts, too.
+    (one / "one").write_text("1")
+    (other / "file").write_text("changed\n")
+    assert run(work, "diff", "main", "one")["added"] == 1
+    compared = run(work, "compare", "one", "other")
+    assert {each["name"]: each["added"] for each in compared["states"]} == {"one": 1, "other": 0}
+    run(work, "merge", "one")
+    run(work, "merge", "other")
+    assert (work.path / "one").read_text() == "1"
+    assert (work.path / "file").read_text() == "changed\n"
+    (work.path / "file").write_text("later\n")
+    run(work, "merge", "main", at=one)
+    assert (one / "file").read_text() == "later\n"
+    run(work, "undo", "--force", at=one)
+    assert (one / "file").read_text() == "base\n"
+
+
+def test_a_merge_takes_what_a_fork_has_in_mapped_pages(work: Workspace) -> None:
+    one = fork(work, "one")
+    script = (
+        "import mmap, sys\n"
+        "with open(sys.argv[1], 'w+b') as file:\n"
+        "    file.truncate(4096)\n"
+        "    with mmap.mmap(file.fileno(), 4096) as pages:\n"
+        "        pages[:5] = b'hello'\n"
+        "        print(flush=True); sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(one / "mapped")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        run(work, "merge", "one")
+        process.communicate("\n", timeout=30)
+    assert (work.path / "mapped").read_bytes()[:5] == b"hello"
+
+
+def test_a_fork_of_a_fork_and_of_a_checkpoint(work: Workspace) -> None:
+    (work.path / "file").write_text("old")
+    number = run(work, "save", "old")["id"]
+    (work.path / "file").write_text("new")
+    old = fork(work, "old", "--from", str(number))
+    assert (old / "file").read_text() == "old"
+    (old / "file").write_text("changed")
+    inner = fork(work, "inner", at=old)
+    assert (inner / "file").read_text() == "changed"
+    run(work, "fork", "--delete", "old")
+    assert (inner / "file").read_text() == "changed"
+    run(work, "delete", str(listed(work)["inner"]["base_id"]), "--force")
+    assert (inner / "file").read_text() == "changed"
+    run(work, "merge", "inner", "--theirs")
+    assert (work.path / "file").read_text() == "changed"
+
+
+def test_several_are_made_at_once_or_none(work: Workspace) -> None:
+    (work.path / "file").write_text("x")
+    made = run(work, "fork", "try", "-n", "3", "--at", work.path.parent / "at")["forks"]
+    assert [Path(each["path"]).name for each in made] == ["at-1", "at-2", "at-3"]
+    assert {each["base_id"] for each in made} == {made[0]["base_id"]}
+    before = names(work)
+    code, said = refused(work, "fork", "try", "-n", "4")
+    assert code == 88 and "try-1" in said
+    (work.path.parent / "in-2").mkdir()
+    (work.path.parent / "in-2/full").touch()
+    code, said = refused(work, "fork", "more", "-n", "2", "--at", work.path.parent / "in")
+    assert code != 0 and "in-2" in said
+    assert sorted(listed(work)) == ["try-1", "try-2", "try-3"] and names(work) == before
+    assert refused(work, "fork", "none", "-n", "0")[0] == 2
+
+
+def test_a_fork_without_what_matches(work: Workspace) -> None:
+    for name in ("node_modules/a/b", "src/a"):
+        (work.path / name).parent.mkdir(parents=True)
+        (work.path / name).write_text(name)
+    slim = fork(work, "slim", "--without", "node_modules")
+    assert os.listdir(slim) == ["src"]
+    assert (work.path / "node_modules/a/b").exists()
+
+
+def test_a_fork_in_use_is_deleted_by_force_only(work: Workspace) -> None:
+    idea = fork(work, "idea")
+    (idea / "file").write_text("last")
+    with subprocess.Popen(["sleep", "60"], cwd=idea) as process:
+        code, said = refused(work, "fork", "--delete", "idea")
+        assert code == 91 and f"sleep ({process.pid})" in said and "Nothing was changed" in said
+        assert refused(work, "fork", "--rename", "idea", "other")[0] == 91
+        code, said = refused(work, "umount", work.path)
+        assert code == 27 and str(idea) in said
+        assert (idea / "file").read_text() == "last"
+        (gone,) = run(work, "fork", "--delete", "idea", "--force")["forks"]
+        process.kill()
+    assert not idea.exists() and listed(work) == {}
+    assert (work.path / ".checkpoints" / str(gone["checkpoint"]) / "file").read_text() == "last"
+    again = fork(work, "idea", "--from", str(gone["checkpoint"]))
+    assert (again / "file").read_text() == "last"
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("..", 87),
+        ("a/b", 87),
+        ("x" * 256, 87),
+        ("12", 87),
+        ("main", 87),
+        ("latest", 87),
+        ("", 87),
+        ("a\nb", 87),
+        (".hidden", 87),
+        ("scratch-1", 87),
+        ("tagged", 88),
+    ],
+)
+def test_a_name_that_cannot_be(work: Workspace, name: str, code: int) -> None:
+    run(work, "save", "x", "--tag", "tagged", "--allow-empty")
+    before = names(work)
+    found, said = refused(work, "fork", name)
+    assert found == code and "Nothing was changed" in said
+    assert listed(work) == {} and names(work) == before
+
+
+def test_the_longest_name_and_bytes_that_are_no_text(work: Workspace) -> None:
+    long = "ä" * 127 + "x"
+    assert fork(work, long).name == long
+    assert os.path.isdir(work.path / ".forks" / long)
+    assert refused(work, "fork", "\udcff")[0] == 87
+
+
+def test_places_that_cannot_be(work: Workspace) -> None:
+    base = work.path.parent
+    (base / "full").mkdir()
+    (base / "full/x").touch()
+    for at in (work.path / "inside", work.store / "x", base, base / "full", base / "no/such"):
+        code, said = refused(work, "fork", "f", "--at", at)
+        assert code != 0 and "Traceback" not in said, said
+    one = fork(work, "one", "--at", base / "one")
+    assert refused(work, "fork", "f", "--at", one / "inside")[0] != 0
+    assert list(listed(work)) == ["one"]
+
+
+def test_a_directory_of_the_users_own_is_never_hidden(work: Workspace) -> None:
+    (work.path / ".forks").mkdir()
+    (work.path / ".forks/mine").write_text("mine")
+    idea = fork(work, "idea")
+    assert os.listdir(work.path / ".forks") == ["mine"]
+    (idea / "x").touch()
+    assert listed(work)["idea"]["path"] == str(idea)
+
+
+def test_a_fork_cannot_be_unmounted_alone(work: Workspace) -> None:
+    idea = fork(work, "idea")
+    code, said = refused(work, "umount", idea, at=idea)
+    assert code == 2 and "fork --delete" in said
+    assert is_mounted(idea)
+    # By hand it can: it stays in the store, and comes back with the next mount.
+    succeed(subprocess.run(["umount", idea], capture_output=True, text=True))
+    assert (work.path / ".forks").exists() is False
+    assert listed(work)["idea"]["path"] == ""
+    work.remount()
+    assert is_mounted(idea)
+
+
+def test_a_purge_takes_a_file_from_every_fork(work: Workspace) -> None:
+    (work.path / "secret").write_text("x" * 100)
+    idea = fork(work, "idea")
+    assert (idea / "secret").exists()
+    run(work, "purge", work.path / "secret", "--force")
+    assert not (idea / "secret").exists() and not (work.path / "secret").exists()
+
+
+def test_a_deleted_checkpoint_is_gone_from_every_fork(work: Workspace) -> None:
+    idea = fork(work, "idea")
+    number = str(run(work, "save", "x", "--allow-empty")["id"])
+    assert (idea / ".checkpoints" / number).exists()
+    run(work, "delete", number, "--force")
+    assert not (idea / ".checkpoints" / number).exists()
+
+
+def test_forks_work_for_an_ordinary_user() -> None:
+    script = (
+        USER
+        + """
+        fork() { $as_user $stage/python -m ckptfs "$@"; }
+        mkdir -m 777 open
+        $as_user mkdir home/work
+        $as_user sh -c 'echo base > home/work/file'
+        fork mount home/work >/dev/null
+        fork fork one -w home/work >/dev/null
+        fork fork two -w home/work --at $stage/open/two >/dev/null
+        $as_user sh -c 'echo one > home/work/.forks/one/file; echo two > open/two/file'
+        fork save there -w open/two >/dev/null
+        fork umount home/work >/dev/null
+        fork mount home/work >/dev/null
+        $as_user cat home/work/.forks/one/file open/two/file
+        fork merge two -w home/work >/dev/null
+        $as_user cat home/work/file
+        fork fork --delete one -w home/work >/dev/null
+        fork forks --json -w home/work | grep -c '"name": "two"'
+        fork umount home/work >/dev/null
+        """
+    )
+    assert said(script) == ["one", "two", "two", "1"]
