@@ -34,6 +34,7 @@ _GROUPS: dict[str, dict[str, str]] = {
     "Use": {
         "docs/CLI.md": "Command line",
         "docs/API.md": "Python",
+        "docs/API-REFERENCE.md": "Python reference",
         "docs/OPERATIONS.md": "Operations",
     },
     "Agents": {"docs/AGENTS.md": "Overview"},

@@ -10,6 +10,7 @@ import pytest
 from ckptfs.cli.verbs import VERBS
 from ckptfs.history.settings import SETTINGS
 from tests.docs.pages import PAGES, ROOT, blocks, name_of, prose
+from tests.docs.reference import PAGE, wrapped_page
 from tests.docs.wrap import too_wide
 
 CLI = (ROOT / "docs/CLI.md").read_text()
@@ -54,3 +55,9 @@ def test_the_figures_of_the_readme_are_those_of_the_benchmark() -> None:
     figures = [figure for row in rows for figure in re.findall(r"[\d.]*\d(?: [kMm]?[sB])?", row)]
     assert len(figures) > 15
     assert [figure for figure in figures if figure not in measured] == []
+
+
+def test_the_reference_of_the_api_is_what_the_code_says() -> None:
+    assert PAGE.read_text() == wrapped_page(), (
+        "`.venv/bin/python -m tests.docs.reference` writes it"
+    )

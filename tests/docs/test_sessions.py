@@ -44,7 +44,7 @@ def test_a_session_prints_what_its_page_says(page: Path, number: int, session: S
 
 def test_sessions_that_cannot_be_run_are_few_and_say_why() -> None:
     left_out = [session for _, _, session in _ALL if session.not_run]
-    assert len(left_out) <= 5, [session.not_run for session in left_out]
+    assert len(left_out) <= 1, [session.not_run for session in left_out]
 
 
 def test_a_page_has_no_comment_that_means_nothing() -> None:

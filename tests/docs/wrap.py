@@ -28,8 +28,8 @@ def too_wide(page: Path) -> list[str]:
     return [lines[at] for at in prose if len(lines[at]) > WIDTH and " " in lines[at].strip(" -")]
 
 
-def wrap(page: Path) -> None:
-    text = page.read_text()
+def wrapped(text: str) -> str:
+    """A page with the paragraphs wrapped that have a line that is too long."""
     lines, prose = text.splitlines(), _wrappable(text)
     done: list[str] = []
     at = 0
@@ -42,7 +42,7 @@ def wrap(page: Path) -> None:
         wide = at in prose and any(len(line) > WIDTH for line in paragraph)
         done.extend(_wrapped(paragraph) if wide else paragraph)
         at = end
-    page.write_text("\n".join(done) + "\n")
+    return "\n".join(done) + "\n"
 
 
 def _wrappable(text: str) -> set[int]:
@@ -75,4 +75,4 @@ def _wrapped(paragraph: list[str]) -> list[str]:
 if __name__ == "__main__":
     for each in PAGES:
         if too_wide(each):
-            wrap(each)
+            each.write_text(wrapped(each.read_text()))
