@@ -59,7 +59,7 @@ class Scale:
     upkeep_saves: int = 60
     upkeep_checkpoints: tuple[int, ...] = (100, 1_000, 10_000)
     """Numbers of checkpoints that verbs look at."""
-    upkeep_trees: tuple[int, ...] = (10_000, 100_000)
+    upkeep_trees: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     """Sizes of directories that are mounted and unmounted."""
     client_creates: int = 5_000
     """Files that each of several clients creates."""
@@ -152,6 +152,5 @@ FULL = Scale(
     name="full",
     memory_files=1_000_000,
     flat_files=(1_000, 10_000, 100_000, 1_000_000),
-    upkeep_trees=(10_000, 100_000, 1_000_000),
     size_rivals=QUICK.size_rivals,
 )
