@@ -291,8 +291,12 @@ class Lines:
         if connection is None or not line.is_served:
             return
         await line.sync()
-        await trio.to_thread.run_sync(partial(mounts.unmount, line.path, detach=detach))
-        self._forks.pop(line.number, None)
+        del self._forks[line.number]  # else its end would be taken for one from outside
+        try:
+            await trio.to_thread.run_sync(partial(mounts.unmount, line.path, detach=detach))
+        except BaseException:
+            self._forks[line.number] = line
+            raise
         self.connections.remove(connection)
         self._forget(line)
 
