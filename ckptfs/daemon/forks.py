@@ -77,6 +77,7 @@ class NamedForks:
         self._lines = lines
         self._workspace = workspace
         self._store = lines.main.service.fs.store
+        lines.on_end = self._ended
 
     def points(self) -> Mapping[bytes, ForkPoint]:
         """What stands in `.forks`."""
@@ -166,6 +167,10 @@ class NamedForks:
         root, inside = (ROOT_INO, NAME), {(Ino(FORKS_ROOT), name) for name in known}
         nodes = {Ino(FORKS_ROOT), *(Ino(FORKS_ROOT + fork.number) for fork in changed)}
         await self._lines.main.invalidate({root, *inside}, nodes)
+
+    async def _ended(self, line: Line) -> None:
+        if line.number in self._store.forks:
+            await self._announce([self._store.forks[line.number]])
 
     # -- changing ----------------------------------------------------------------------------------
 

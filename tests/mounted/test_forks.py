@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.mounting import Workspace, ckptfs, is_mounted, succeed, workspace
 from tests.support.staging import USER, said
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.needs_mount, pytest.mark.compiled_only]
 
@@ -341,7 +342,7 @@ def test_a_fork_cannot_be_unmounted_alone(work: Workspace) -> None:
     assert is_mounted(idea)
     # By hand it can: it stays in the store, and comes back with the next mount.
     succeed(subprocess.run(["umount", idea], capture_output=True, text=True))
-    assert (work.path / ".forks").exists() is False
+    wait_until(lambda: not (work.path / ".forks").exists(), "the daemon has noticed")
     assert listed(work)["idea"]["path"] == ""
     work.remount()
     assert is_mounted(idea)
