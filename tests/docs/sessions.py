@@ -176,6 +176,7 @@ _RULES = [
     (re.compile(r"(?<![\d.])\d+(\.\d+)? ?(ms|s|min)\b"), "TIME"),
     (re.compile(r"(?<![\d.])\d+(\.\d+)? (bytes|[KMGT]i?B)(?!\w)"), "SIZE"),
     (re.compile(r"\b(pid|process|session) \d+"), r"\1 N"),
+    (re.compile(r"\b\d{8}T\d{6}\.\d+Z-[0-9a-f]{8}\b"), "SNAPSHOT"),
     (re.compile(r"\b([\w.]+)-[0-9a-f]{4,16}\b"), r"\1-HASH"),
     (re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{12,64}\b"), "HASH"),
     (re.compile(r" {2,}"), "  "),

@@ -62,6 +62,7 @@ def test_what_was_counted_when_idle_is_not_counted_again(
 ) -> None:
     with edits(tmp_path / "store") as work:
         plant(work)
+        monkeypatch.setattr(compare, "_COUNTING_S", 60.0)
         finish(work.fs, compare.counting_steps(work.fs, set()))
         monkeypatch.setattr(compare, "_count_epoch", None)
         assert counted(work) == [Counts(3, 0, 0), Counts(0, 2, 0), Counts(1, 0, 1)]
