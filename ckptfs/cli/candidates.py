@@ -213,29 +213,30 @@ class _Values:
     def settings(self, current: str) -> Iterator[str]:
         return _matching((f"{name}\t" for name in SETTING_NAMES), current)
 
+    def forks(self, current: str) -> Iterator[str]:
+        """Forks, for the verb about them; for others where a fork or a checkpoint may stand."""
+        return (
+            _matching(iter(self._forks()), current)
+            if self._verb == "fork"
+            else self.states(current)
+        )
+
+    def _forks(self) -> list[str]:
+        found = self._ask("forks", {})["forks"]
+        return [f"{each['name']}\ta fork" for each in found]
+
     def states(self, current: str) -> Iterator[str]:
-        """Checkpoints by number and tag, newest first; before them forks, and where a whole line
-        may stand, `main`."""
+        """Checkpoints by number and tag, newest first; where a fork may stand, `main` too."""
         found = self._ask("list", {"limit": _CHECKPOINTS})["checkpoints"]
         lines: list[str] = []
-        if self._verb in ("merge", "compare"):
-            lines.append("main\tthe workspace itself")
         if self._verb in ("merge", "compare", "diff"):
+            lines.append("main\tthe workspace itself")
             lines += self._forks()
         for each in reversed(found):
             lines.append(f"{each['id']}\t{_text(each['message'])}")
             if each["tag"] and each["tag"].isprintable():
                 lines.append(f"{each['tag']}\ttag of {each['id']}")
         return _matching(iter(lines), current)
-
-    def names(self, current: str) -> Iterator[str]:
-        """Of `fork`: the forks that there are, to be renamed or deleted; elsewhere states."""
-        if self._verb != "fork":
-            return self.states(current)
-        return _matching(iter(self._forks()), current)
-
-    def _forks(self) -> list[str]:
-        return [f"{each['name']}\ta fork" for each in self._ask("forks", {})["forks"]]
 
     def paths(self, current: str) -> Iterator[str]:
         """Paths in the checkpoint that the verb goes to; else those that are there now."""
@@ -299,7 +300,7 @@ def _text(message: str) -> str:
 
 _MEANINGS: dict[str, Callable[[_Values, str], Iterator[str]]] = {
     **dict.fromkeys(("ID", "A", "B", "FROM TO"), _Values.states),
-    "NAME": _Values.names,
+    "NAME": _Values.forks,
     **dict.fromkeys(("DIR", "SRC", "DEST"), _Values.directories),
     **dict.fromkeys(("PATH", "P"), _Values.paths),
     "[NAME=]FILE": _Values.files,
