@@ -574,7 +574,7 @@ class Tools:
         found = self._fork(name)
         if not confirm:
             following = "Nothing was changed. Call again with confirm=true to delete it."
-            return DeletedFork(done=False, fork=found, next=following)
+            return DeletedFork(done=False, fork=found, checkpoint_id=None, next=following)
         last = str(self._service.call("fork_delete", name=name)["checkpoint"])
         following = f"fork_create with start={last} brings it back."
         return DeletedFork(done=True, fork=found, checkpoint_id=last, next=following)
