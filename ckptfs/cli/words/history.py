@@ -126,7 +126,8 @@ def _merge(merge: VerbParser) -> None:
 
 def _fork(fork: VerbParser) -> None:
     fork.usage = (
-        "ckptfs fork [-w DIR] NAME [--from ID] [--at DIR] [--without PATTERN] [-n N]\n"
+        "ckptfs fork [-w DIR] NAME [--from ID] [--at DIR] [--without PATTERN]\n"
+        "                   [-n N]\n"
         "       ckptfs fork --delete NAME [--force]\n"
         "       ckptfs fork --rename OLD NEW"
     )
