@@ -8,7 +8,7 @@ ARGS ?=
 export WORKSPACE PREFIX SBINDIR DESTDIR UNLOCKED
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests run install uninstall fmt lint types test test-deep bench bench-docs bench-compare docs check lock dist deb vm clean
+.PHONY: help setup setup-tests run install uninstall fmt lint types test test-deep bench bench-docs bench-compare docs check lock dist deb vm vm-test clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1@\2/p' Makefile | awk -F@ '{ printf "make %-13s %s\n", $$1, $$2 }'
@@ -76,6 +76,10 @@ vm: ## a Debian machine with ckptfs set up, by Vagrant
 	    echo "Cannot start the VM: vagrant is not installed. Get it from https://developer.hashicorp.com/vagrant" >&2; exit 1; }
 	cd vagrant && vagrant up
 	@echo "Next: cd vagrant && vagrant ssh -c 'cd ckptfs && make run WORKSPACE=~/workspace; exec bash -l'"
+
+vm-test: vm ## the default and the deep suites in that machine; ARGS="-k word"
+	cd vagrant && vagrant rsync
+	cd vagrant && vagrant ssh -c 'cd ckptfs && make test ARGS="$(ARGS)" && make test-deep ARGS="$(ARGS)"'
 
 clean: ## remove .venv, caches and build output; workspaces and stores stay
 	@! grep -qE '^ckptfs | fuse\.ckptfs ' /proc/mounts || { \

@@ -41,6 +41,7 @@ install_all() {
     done
 }
 
+# A daemon that runs from this checkout is not stopped by that, and a store is never removed.
 uninstall_all() {
     for place in "$@"; do
         if [ -L "$place" ] && is_ours "$place"; then
@@ -48,6 +49,11 @@ uninstall_all() {
             echo "removed $place"
         fi
     done
+    if grep -q ' fuse\.ckptfs ' /proc/mounts; then
+        echo "Still mounted (see /proc/mounts for fuse.ckptfs). Unmount each before the checkout goes:"
+        echo "  $venv/ckptfs umount DIR"
+    fi
+    echo "Histories stay in ~/.local/share/ckptfs of each user; $venv/ckptfs workspaces lists them."
 }
 
 what=${1:-}

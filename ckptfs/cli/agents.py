@@ -63,13 +63,30 @@ def _meant(args: Namespace) -> list[Agent]:
     """The agents that are named, or all that are on this machine."""
     here = found()
     if args.all and args.subject is None:
-        if not here:
-            raise UsageError(f"Cannot {args.action} a hook: no agent was found on this machine.")
-        return here
+        return _all(args, here)
     if args.subject in AGENTS and not args.all:
         agent = AGENTS[args.subject]
         return [_with_forks(agent) if args.forks and args.action == "install" else agent]
     raise UsageError(_which(args, here), hint=f"The agents are {', '.join(AGENTS)}.")
+
+
+def _all(args: Namespace, here: list[Agent]) -> list[Agent]:
+    """All that are on this machine; to uninstall, all whose settings have our hook."""
+    if args.action == "uninstall":
+        project = project_of(args)
+        ours = [agent for agent in AGENTS.values() if _is_installed(hooks_of(agent, project))]
+        if not ours:
+            raise UsageError(
+                f"Cannot uninstall hooks: no agent has one, neither in {project} nor for you.",
+                hint="`ckptfs hook status` shows where there are any; -w DIR names the project.",
+            )
+        return ours
+    if not here:
+        raise UsageError(
+            "Cannot install hooks: no agent was found on this machine.",
+            hint=f"Name the agent: {', '.join(AGENTS)}.",
+        )
+    return here
 
 
 def _with_forks(agent: Agent) -> Agent:
@@ -184,7 +201,8 @@ def _done(action: str, agent: Agent, changes: list[SettingsEdit]) -> str:
     """What was done for one agent; the last of its files is the one that it reads."""
     if all(change.new == change.old for change in changes):
         return ""
-    path = output.safe(changes[-1].path)
+    # Where each event has a file of its own, the directory says it better.
+    path = output.safe(changes[-1].path.parent if agent.runs_files else changes[-1].path)
     if action == "install":
         return f"Installed the hook for {agent.title}: {path}. {agent.then}"
     return f"Removed the hook from {agent.title}: {path}."

@@ -33,6 +33,8 @@ _NUMBER = 5
 _COUNTS_WIDTH = 12
 #: So much of the remarks is shown however narrow the terminal is.
 _REMARKS_MIN = 20
+#: And so much of a message, before what stands behind it is cut, too.
+_MESSAGE_MIN = 8
 #: How much of a command line a list shows.
 _WHO_MAX = 40
 
@@ -134,9 +136,10 @@ def _lines(checkpoints: list[JsonObject], width: int | None = None) -> list[str]
 
 def _line(checkpoint: JsonObject, counts: str, width: int | None) -> str:
     moment = output.time_text(checkpoint["time_ns"])
-    words = [checkpoint["message"] + _ended(checkpoint)]
+    words = [checkpoint["message"]]
+    ends = [_ended(checkpoint)]
     if checkpoint["runs"]:
-        words.append(_run_text(checkpoint["runs"][-1], checkpoint["message"]))
+        ends.append(f" {_run_text(checkpoint['runs'][-1], checkpoint['message'])}")
     if checkpoint["tag"]:
         words.insert(0, f"[{checkpoint['tag']}]")
     if checkpoint["pinned"]:
@@ -146,12 +149,16 @@ def _line(checkpoint: JsonObject, counts: str, width: int | None) -> str:
         words.append(f" ({lost})")
     who = _who(checkpoint)
     if who:
-        words.append(f" by {who}")
-    remarks = output.safe(" ".join(filter(None, words)))
+        ends.append(f"  by {who}")
+    remarks, end = output.safe(" ".join(filter(None, words))), output.safe("".join(ends))
     columns = f"{checkpoint['id']:>{_NUMBER}}  {moment}  {checkpoint['kind']:<8} {counts} "
     if width is not None:
-        remarks = output.cut_middle(remarks, max(_REMARKS_MIN, width - len(columns)))
-    return f"{columns}{remarks}".rstrip()
+        # How it ended stays, if there is room for both.
+        room = max(_REMARKS_MIN, width - len(columns))
+        if len(end) > room - _MESSAGE_MIN:
+            remarks, end = remarks + end, ""
+        remarks = output.cut_middle(remarks, room - len(end))
+    return f"{columns}{remarks}{end}".rstrip()
 
 
 def _ended(checkpoint: JsonObject) -> str:

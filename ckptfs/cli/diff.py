@@ -92,7 +92,7 @@ def log(args: Namespace) -> int:
         return 0
     with paged() as out:
         for version in record["versions"]:
-            line = output.safe(_version_line(version))
+            line = _version_line(version, output.screen_width())
             out.line(line.encode("utf-8", "backslashreplace"))
     return 0
 
@@ -192,7 +192,21 @@ def counts_text(record: JsonObject) -> str:
     return f"+{record['added']} ~{record['modified']} -{record['deleted']}"
 
 
-def _version_line(version: JsonObject) -> str:
+def _version_line(version: JsonObject, width: int | None) -> str:
+    """With ``width``, that of the terminal, what does not fit is cut from the middle of what stands
+    behind the columns."""
+    columns, remarks = _version(version)
+    remarks = output.safe(remarks).rstrip()
+    if width is not None:
+        remarks = output.cut_middle(remarks, max(_REMARKS_MIN, width - len(columns)))
+    return columns + remarks
+
+
+#: So much of the remarks is shown however narrow the terminal is.
+_REMARKS_MIN = 20
+
+
+def _version(version: JsonObject) -> tuple[str, str]:
     saved = version["saved"]
     path = _name(version["path"])
     if "renamed" in version["kinds"]:
@@ -200,12 +214,12 @@ def _version_line(version: JsonObject) -> str:
     if version["writer"] and version["writer"]["command"]:
         path += f"  by {version['writer']['command']}"
     if saved is None:
-        return f"{'now':>5}  {'not saved yet':<19}  {'':<8} {version['status']:<3} {path}"
+        return f"{'now':>5}  {'not saved yet':<19}  {'':<8} {version['status']:<3} ", path
     message = saved["message"]
     tag = f"[{saved['tag']}] " if saved["tag"] else ""
     when = output.time_text(saved["time_ns"])
-    line = f"{saved['id']:>5}  {when}  {saved['kind']:<8} {version['status']:<3} {path}"
-    return f"{line}  {tag}{message}".rstrip()
+    columns = f"{saved['id']:>5}  {when}  {saved['kind']:<8} {version['status']:<3} "
+    return columns, f"{path}  {tag}{message}"
 
 
 def _name(path: str) -> str:

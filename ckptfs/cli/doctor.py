@@ -30,6 +30,11 @@ _FUSE_CONF = Path("/etc/fuse.conf")
 _OPEN_FILES = 1024
 #: Below this much free space `retention.min_free` lets checkpoints expire on most disks.
 _FREE_BYTES = 1 << 30
+_INOTIFY = Path("/proc/sys/fs/inotify")
+#: With fewer, the watcher of one editor can be too much for a large workspace.
+_WATCHES = 1 << 16
+#: What fusermount3 allows where its settings do not say.
+_MOUNT_MAX = 1000
 #: A file that is so many seconds younger than now was written by another clock.
 _AHEAD_S = 60
 #: Of adjtimex(2): where the status stands in its structure, and the bit of a clock that is free.
@@ -69,9 +74,12 @@ def _findings(args: Namespace) -> Iterator[Finding]:
     yield _server()
     yield _free_space()
     yield _open_files()
+    yield _watches()
+    yield _mount_count()
     yield _clock()
     yield from _workspaces()
     yield from _left_over()
+    yield from _units()
     yield from _agents(args)
 
 
@@ -117,7 +125,8 @@ def _other_users() -> Finding:
         return Finding("allow-other", OK, "root may use --allow-other")
     if preflight.user_allow_other(_FUSE_CONF):
         return Finding("allow-other", OK, f"allowed by {_FUSE_CONF}")
-    return Finding("allow-other", OK, f"not allowed; the line user_allow_other in {_FUSE_CONF} is")
+    text = f"root only; the line user_allow_other in {_FUSE_CONF} allows it to you, too"
+    return Finding("allow-other", OK, text)
 
 
 def _server() -> Finding:
@@ -151,6 +160,51 @@ def _open_files() -> Finding:
     return Finding("open files", OK, text)
 
 
+def _watches() -> Finding:
+    """Editors and build tools watch the files of a workspace, each with a watch."""
+    try:
+        most, instances = (
+            int((_INOTIFY / name).read_text())
+            for name in ("max_user_watches", "max_user_instances")
+        )
+    except (OSError, ValueError):
+        return Finding("inotify", OK, "its limits cannot be told here")
+    text = f"at most {most:,} watches and {instances:,} instances a user"
+    if most < _WATCHES:
+        advice = f"sudo sysctl fs.inotify.max_user_watches={_WATCHES * 8}"
+        return Finding("inotify", LOOK, f"{text}: few for a large workspace", advice)
+    return Finding("inotify", OK, text)
+
+
+def _mount_count() -> Finding:
+    """A workspace takes a FUSE mount, each of its forks another; fusermount3 limits how many users
+    other than root may have."""
+    from ckptfs.daemon import mounts
+
+    count = sum(1 for mount in mounts.all_mounts() if mount.fstype.startswith("fuse"))
+    if os.geteuid() == 0:
+        return Finding("fuse mounts", OK, f"{count:,}; root has no limit")
+    most = mount_max(_FUSE_CONF)
+    text = f"{count:,} of at most {most:,}"
+    if count > most * 9 // 10:
+        advice = f"the line mount_max = {most * 2} in {_FUSE_CONF}"
+        return Finding("fuse mounts", LOOK, text, advice)
+    return Finding("fuse mounts", OK, text)
+
+
+def mount_max(conf: Path) -> int:
+    """How many FUSE mounts fusermount3 allows, by its settings."""
+    try:
+        lines = conf.read_text(errors="replace").splitlines()
+    except OSError:
+        return _MOUNT_MAX
+    for line in reversed(lines):
+        name, equals, value = line.partition("=")
+        if name.strip() == "mount_max" and equals and value.strip().isdecimal():
+            return int(value)
+    return _MOUNT_MAX
+
+
 def _clock() -> Finding:
     ahead = [item for item in config.known() if _is_ahead(item)]
     if ahead:
@@ -161,8 +215,8 @@ def _clock() -> Finding:
     if ctypes.CDLL(None).adjtimex(state) < 0:
         return Finding("clock", OK, "whether it is synchronised cannot be told here")
     if int.from_bytes(state.raw[_STATUS_AT : _STATUS_AT + 4], "little") & _UNSYNCHRONISED:
-        advice = "fine for one machine; else: timedatectl set-ntp true"
-        return Finding("clock", OK, f"not synchronised ({advice})")
+        advice = "timedatectl set-ntp true; on one machine alone it does no harm"
+        return Finding("clock", LOOK, "not synchronised", advice)
     return Finding("clock", OK, "synchronised")
 
 
@@ -211,7 +265,34 @@ def _left_over() -> Iterator[Finding]:
         )
     if not dead:
         count = output.count_text(len(ours), "mount", "mounts")
-        yield Finding("mounts", OK, f"{count} of ckptfs, none left over")
+        yield Finding("mounts", OK, f"{count} of ckptfs, of all users, none left over")
+
+
+def _units() -> Iterator[Finding]:
+    """What mounts workspaces at login and boot."""
+    from ckptfs.cli import units
+
+    found = units.installed()
+    troubled = [item for item in map(_unit_trouble, found) if item is not None]
+    yield from troubled
+    if not troubled:
+        count = output.count_text(len(found), "unit", "units")
+        text = f"{count} of systemd, in order" if found else "none; `ckptfs service install DIR`"
+        yield Finding("units", OK, text)
+
+
+def _unit_trouble(path: Path) -> Finding | None:
+    from ckptfs.cli import units
+
+    program, workspace = units.named_in(path)
+    system = "" if path.is_relative_to(config.settings_file().parents[1]) else " --system"
+    if program and not os.access(program, os.X_OK):
+        advice = f"ckptfs service install {shell(workspace)}{system}"
+        return Finding("unit", WRONG, f"{path.name} calls {program}, which is not there", advice)
+    if workspace and not os.path.isdir(workspace):
+        advice = f"ckptfs service remove {shell(workspace)}{system}"
+        return Finding("unit", LOOK, f"{path.name} mounts {workspace}, which is not there", advice)
+    return None
 
 
 def _agents(args: Namespace) -> Iterator[Finding]:

@@ -40,12 +40,12 @@ def result(record: JsonObject, human: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(portable(record)))
     elif human:
-        print(human)
+        print(wrapped(human, sys.stdout))
 
 
 def note(text: str) -> None:
     """Something worth knowing that is not the result."""
-    print(text, file=sys.stderr)
+    print(wrapped(text, sys.stderr), file=sys.stderr)
 
 
 def confirm(plan: str, question: str, deed: str = "restored", *, option: str = "--force") -> None:
@@ -71,9 +71,51 @@ def failure(error: CkptfsError, *, as_json: bool) -> None:
     """One sentence and what to do; for machines the same as an object on stdout."""
     if as_json:
         print(json.dumps({"error": portable(dict(error.record()))}))
-    print(f"{painted('ckptfs:', RED, sys.stderr)} {safe(error.message)}", file=sys.stderr)
+    note(f"{painted('ckptfs:', RED, sys.stderr)} {safe(error.message)}")
     for line in error.hint.splitlines():
-        print(f"  {safe(line)}", file=sys.stderr)
+        note(f"  {safe(line)}")
+
+
+def wrapped(text: str, stream: IO[str]) -> str:
+    """Lines that fit the terminal, broken between words; as they are where there is none. What
+    goes on is indented as the line is, or below the column that two spaces begin."""
+    width = _width_of(stream)
+    if width is None or len(text) <= width or os.environ.get("TERM") == "dumb":
+        return text
+    return "\n".join(part for line in text.split("\n") for part in _broken(line, width))
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    if len(line) <= width:
+        yield line
+        return
+    import re  # late: most lines fit
+
+    escape = re.compile("\x1b\\[[0-9;]*m")
+    column = re.match(r" *\S+(?: \S+)?  +(?=\S)| *", escape.sub("", line))
+    indent = " " * column.end() if column is not None and column.end() < width // 2 else ""
+    shown, used = "", 0
+    for word in re.findall(r" *[^ ]+", line):
+        length = len(escape.sub("", word))
+        if used and used + length > width and used > len(indent):
+            yield shown
+            word = indent + word.lstrip(" ")
+            shown, used = "", 0
+            length = len(escape.sub("", word))
+        shown, used = shown + word, used + length
+    yield shown
+
+
+def _width_of(stream: IO[str]) -> int | None:
+    """How wide a terminal is; None if the stream is none."""
+    if not stream.isatty():
+        return None
+    try:
+        return (
+            int(os.environ.get("COLUMNS") or os.get_terminal_size(stream.fileno()).columns) or None
+        )
+    except (OSError, ValueError):
+        return None
 
 
 def has_colour(stream: IO[str]) -> bool:
@@ -188,12 +230,7 @@ def cut_middle(text: str, width: int) -> str:
 
 def screen_width() -> int | None:
     """How wide the terminal is that results go to; None if they go elsewhere."""
-    if not sys.stdout.isatty():
-        return None
-    try:
-        return int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns) or None
-    except (OSError, ValueError):
-        return None
+    return _width_of(sys.stdout)
 
 
 def time_text(time_ns: int) -> str:

@@ -135,8 +135,8 @@ def _perform(
 ) -> _Done:
     asked |= this_command()
     hook = _hook_of(workspace)
-    hooked = hooks_in(workspace.path) if asked.get("files", True) else {}
     with progress("Comparing", "records") as show:
+        hooked = hooks_in(workspace.path) if asked.get("files", True) else {}
         record = session.call(op, asked | {"names": args.json or bool(hook)}, on_progress=show)
     still = hooks_in(workspace.path) if hooked else {}
     gone = {name: path for name, path in hooked.items() if name not in still}

@@ -181,7 +181,7 @@ def _summary(record: JsonObject) -> str:
     if record["restored"]:
         lines.append(
             f"  It failed ({record['exit_code']}), so all of this was put back; "
-            f"`ckptfs undo` brings it again (checkpoint {record['undo']})."
+            f"`ckptfs undo` takes that back (checkpoint {record['undo']})."
         )
     return "\n".join(lines)
 
@@ -317,7 +317,7 @@ def _revert(session: Session, args: Namespace) -> tuple[JsonObject, str]:
     if not record["changed"]:
         return record, f"Task {name} changed nothing; no checkpoint was taken."
     names = output.paths_text(record["count"])
-    back = f"`ckptfs undo` brings it again (checkpoint {record['before']})."
+    back = f"`ckptfs undo` takes it back (checkpoint {record['before']})."
     return record, f"Reverted task {name}: {names}. {back}"
 
 

@@ -8,9 +8,11 @@ runs. Only units with our first line are replaced or removed.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -199,7 +201,42 @@ def _record(unit: Unit) -> JsonObject:
 
 def _reload(unit: Unit) -> None:
     if _ask(unit, "daemon-reload") is None:
-        output.note("systemd was not told: it does not run here. It finds the change when it does.")
+        output.note("systemd does not run here; it reads the unit when it does.")
+
+
+def installed() -> list[Path]:
+    """The units of ours that there are, the caller's and the system's."""
+    found = []
+    for of_system in (False, True):
+        for path in sorted(Unit(Path("/"), of_system).directory.glob("ckptfs-*.service")):
+            with suppress(OSError):
+                if path.read_text(errors="replace").startswith(_FIRST_LINE):
+                    found.append(path)
+    return found
+
+
+def named_in(path: Path) -> tuple[str, str]:
+    """The program that a unit of ours calls, and the workspace that it mounts; empty if it does not
+    say, because it was edited."""
+    text = path.read_text(errors="replace")
+    start = next((line for line in text.splitlines() if line.startswith("ExecStart=")), "")
+    words = [_unquoted(word) for word in _QUOTED.findall(start)]
+    if "mount" not in words[1:-1]:
+        return "", ""
+    return words[0], words[words.index("mount") + 1]
+
+
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+def _unquoted(word: str) -> str:
+    """What `_quoted` made of a word, back again."""
+    plain = re.sub(
+        rb"\\x([0-9a-f]{2})|\\(.)",
+        lambda found: bytes([int(found[1], 16)]) if found[1] else found[2],
+        word.replace("%%", "%").replace("$$", "$").encode(),
+    )
+    return os.fsdecode(plain)
 
 
 def _ask(unit: Unit, *words: str) -> str | None:

@@ -413,7 +413,7 @@ class NoFuse(MountError):
         super().__init__(
             f"Cannot mount {show(path)}: {reason}. Nothing was changed.",
             hint="Load the module with `sudo modprobe fuse`; in a container, start it with "
-            "--device /dev/fuse --cap-add SYS_ADMIN.",
+            "--device /dev/fuse --cap-add SYS_ADMIN. `ckptfs doctor` says what else is missing.",
         )
 
 
@@ -425,7 +425,8 @@ class NoFusermount(MountError):
         super().__init__(
             f"Cannot mount {show(path)}: the program fusermount3 is not installed. "
             "Nothing was changed.",
-            hint="Install it, on Debian and Ubuntu with `sudo apt install fuse3`.",
+            hint="Install it, on Debian and Ubuntu with `sudo apt install fuse3`. "
+            "`ckptfs doctor` says what else is missing.",
         )
 
 

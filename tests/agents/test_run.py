@@ -259,7 +259,7 @@ def shell(desk: Desk) -> Iterator[Terminal]:
 def test_a_terminal_stays_a_terminal(shell: Terminal) -> None:
     shell.type("ckptfs run -- sh -c 'test -t 0 && test -t 1 && test -t 2 && echo all''three'")
     shell.expect("allthree")
-    shell.expect("changed nothing")
+    shell.expect(r"changed\s+nothing")
 
 
 def test_the_command_is_in_the_foreground(shell: Terminal) -> None:
@@ -306,7 +306,7 @@ def test_ctrl_z_stops_it_and_fg_goes_on(shell: Terminal) -> None:
     shell.expect("ckptfs run")
     shell.type("word")
     shell.expect("got-word")
-    shell.expect("changed nothing")
+    shell.expect(r"changed\s+nothing")
 
 
 def test_a_command_that_stops_itself_stops_the_job(shell: Terminal) -> None:
@@ -314,7 +314,7 @@ def test_a_command_that_stops_itself_stops_the_job(shell: Terminal) -> None:
     shell.expect(r"Stopped[^<]*<\d+>")  # and a prompt
     shell.type("fg")
     shell.expect("going-on")
-    shell.expect("changed nothing")
+    shell.expect(r"changed\s+nothing")
 
 
 @pytest.mark.parametrize("answer, left", [("y", {}), ("n", {"x": ""})])

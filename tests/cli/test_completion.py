@@ -139,6 +139,23 @@ def test_bash(mounted: Workspace, programs: Path) -> None:
 
 
 @needs_fuse
+def test_forks_are_offered_where_one_may_stand(
+    mounted: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in mounted.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(mounted.path)
+    succeed(mounted.cli("fork", "idea", "-w", mounted.path))
+    try:
+        assert offered("merge", "id") == offered("diff", "id") == ["idea"]
+        assert offered("compare", "main", "i") == ["idea"]
+        assert offered("fork", "--delete", "") == ["idea"]
+        assert "idea" not in offered("pin", "")
+    finally:
+        succeed(mounted.cli("fork", "--delete", "idea", "--force", "-w", mounted.path))
+
+
+@needs_fuse
 @pytest.mark.deep
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is missing")
 def test_fish(mounted: Workspace, programs: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ckptfs.cli import units
+from ckptfs.cli.doctor import mount_max
 from ckptfs.cli.verbs import make_parser
 from ckptfs.errors import ProblemsFound, UsageError
 from tests.cli.conftest import ScratchHome
@@ -69,3 +72,47 @@ def test_a_mistyped_verb_is_answered_with_the_nearest() -> None:
         make_parser(["resotre", "3"])
     assert "no verb 'resotre'" in raised.value.message
     assert "`ckptfs restore`" in raised.value.hint
+
+
+def test_limits_that_workspaces_meet_are_told(place: ScratchHome) -> None:
+    found = findings(place)
+    assert "watches" in found["inotify"]["text"] or "cannot be told" in found["inotify"]["text"]
+    assert found["fuse mounts"]["text"][0].isdigit()
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("", 1000),
+        ("mount_max = 7\n", 7),
+        ("#mount_max = 7\n", 1000),
+        ("mount_max=x\nmount_max=9", 9),
+    ],
+)
+def test_the_limit_of_mounts_is_read_as_fusermount_does(
+    text: str, most: int, tmp_path: Path
+) -> None:
+    (tmp_path / "fuse.conf").write_text(text)
+    assert mount_max(tmp_path / "fuse.conf") == most
+    assert mount_max(tmp_path / "none") == 1000
+
+
+def test_a_unit_whose_directory_or_program_is_gone_is_named(place: ScratchHome) -> None:
+    path = place / 'a "$50%" dir'
+    path.mkdir()
+    config = {"XDG_CONFIG_HOME": str(place / "config")}
+    succeed(place.run("service", "install", path, **config))
+    (unit,) = (place / "config/systemd/user").glob("ckptfs-*.service")
+    program, named = units.named_in(unit)
+    assert named == str(path) and os.access(program, os.X_OK)
+
+    def found() -> dict[str, Any]:
+        record = json.loads(place.run("doctor", "--json", **config).stdout)
+        return {item["subject"]: item for item in record["findings"]}
+
+    assert found()["units"]["text"] == "1 unit of systemd, in order"
+    path.rename(place / "moved")
+    assert found()["unit"]["level"] == "to look at"
+    assert "ckptfs service remove" in found()["unit"]["advice"]
+    unit.write_text(unit.read_text().replace(program, "/nowhere/ckptfs"))
+    assert found()["unit"]["level"] == "wrong"

@@ -40,3 +40,11 @@ def test_a_pipe_gets_the_whole_line() -> None:
 def test_a_cut_text_has_the_width(width: int) -> None:
     assert len(cut_middle("abcdefghij", width)) == width
     assert cut_middle("abcdefghij", 10) == "abcdefghij"
+
+
+def test_how_a_run_ended_is_never_cut_away() -> None:
+    run = {"command": "sh -c 'rm -r build'", "exit_code": 1, "duration_ms": 7}
+    message = f"after: {run['command']} " + "y" * 100
+    (line,) = _lines([{**CHECKPOINT, "message": message, "runs": [run]}], 80)
+    assert len(line) == 80
+    assert "after:" in line and line.endswith(" (exit code 1, 7 ms)")

@@ -129,3 +129,18 @@ def test_remarks_do_not_flood_the_screen() -> None:
     lines = list(output.remarks(passed(skipped=skipped, skipped_count=5000)))
     assert len(lines) == output.NAMED_MAX + 1
     assert "4,990 more" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("short", ["short"]),
+        ("one two three four five six", ["one two three four", "five six"]),
+        ("  indented words go on so", ["  indented words go", "  on so"]),
+        ("name  a value of words", ["name  a value of", "      words"]),
+        ("x" * 30, ["x" * 30]),
+        ("\x1b[31mckptfs:\x1b[m eleven char", ["\x1b[31mckptfs:\x1b[m eleven char"]),
+    ],
+)
+def test_lines_are_broken_between_words(line: str, shown: list[str]) -> None:
+    assert list(output._broken(line, 20)) == shown

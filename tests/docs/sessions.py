@@ -160,7 +160,8 @@ def _environment(home: Path) -> dict[str, str]:
         "HOME": str(home),
         "USER": "me",
         "LANG": "C.UTF-8",
-        "TERM": "xterm",
+        # Lines are not broken there: where they would be depends on how long the paths are.
+        "TERM": "dumb",
         "NO_COLOR": "1",
         "PAGER": "cat",
         "TZ": "UTC",

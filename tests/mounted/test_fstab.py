@@ -132,7 +132,8 @@ def test_install_links_the_programs_and_touches_nothing_else(tmp_path: Path) -> 
         assert run("install").returncode == 0
     for name in programs:
         assert (dest / name).resolve() == checkout / ".venv" / "bin" / Path(name).name
-    assert run("uninstall").returncode == 0
+    gone = run("uninstall")
+    assert gone.returncode == 0 and "Histories stay in ~/.local/share/ckptfs" in gone.stdout
     assert not any(os.path.lexists(dest / name) for name in programs)
     (dest / programs[1]).write_text("of another package")
     other = run("install")

@@ -46,6 +46,12 @@ in_chroot sh /root/ckptfs/vagrant/packaging/deb.sh /root/ckptfs/dist
 echo "== install"
 in_chroot sh -c 'apt-get -q install -y /root/ckptfs/dist/*.deb >/dev/null'
 in_chroot sh /root/ckptfs/vagrant/packaging/try.sh /usr/bin/ckptfs
+for file in share/man/man1/ckptfs.1.gz share/bash-completion/completions/ckptfs \
+    share/zsh/vendor-completions/_ckptfs share/fish/vendor_completions.d/ckptfs.fish \
+    lib/systemd/user/ckptfs@.service sbin/mount.fuse.ckptfs; do
+    in_chroot test -s "/usr/$file" || fail "the package has no /usr/$file"
+done
+in_chroot sh -c '/usr/bin/ckptfs doctor || [ $? -lt 100 ]' | sed 's/^/   /'
 echo "== mount -t fuse.ckptfs"
 in_chroot mkdir -p "/root/a space"
 in_chroot mount -t fuse.ckptfs none "/root/a space"

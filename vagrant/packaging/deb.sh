@@ -65,12 +65,11 @@ extras() {
     cp "$here/ckptfs@.service" "$stage/usr/lib/systemd/user/"
     cp "$root/LICENSE" "$stage/usr/share/doc/ckptfs/copyright"
     cp "$root/README.md" "$root/CHANGELOG.md" "$stage/usr/share/doc/ckptfs/"
-    # Where this version has the verbs that print them.
-    if run_staged completion --help >/dev/null 2>&1; then
-        completion bash share/bash-completion/completions/ckptfs
-        completion zsh share/zsh/vendor-completions/_ckptfs
-        completion fish share/fish/vendor_completions.d/ckptfs.fish
-    fi
+    mkdir -p "$stage/usr/share/man/man1"
+    run_staged manual | gzip -9n >"$stage/usr/share/man/man1/ckptfs.1.gz"
+    completion bash share/bash-completion/completions/ckptfs
+    completion zsh share/zsh/vendor-completions/_ckptfs
+    completion fish share/fish/vendor_completions.d/ckptfs.fish
 }
 
 completion() {

@@ -79,6 +79,12 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "rewind": (("ckptfs rewind 2", "two steps back"),),
     "undo": (("ckptfs undo", "as it was before the last restore"),),
     "redo": (("ckptfs redo", "as it was before the last undo"),),
+    "fork": (
+        ("ckptfs fork idea-2", "a second line of work, as the workspace is now"),
+        ("ckptfs fork idea -n 3 --from 12", "idea-1 to idea-3, from a checkpoint"),
+        ("ckptfs fork --delete idea-2", "end it"),
+    ),
+    "forks": (("ckptfs forks", "where they are, and what each changed"),),
     "merge": (
         ("ckptfs merge idea-2 --dry-run", "what it would bring, and what both changed"),
         ("ckptfs merge idea-2 --theirs", "where both changed something, take theirs"),
