@@ -95,6 +95,24 @@ class Restore(BaseModel):
     next: str = Field(description="what to do now")
 
 
+class ForkInfo(BaseModel):
+    name: str
+    path: str = Field(description="work there; empty if it is not mounted")
+    base_id: str | None = Field(description="the checkpoint where it parted")
+    changed: int = Field(description="how many paths changed in it since")
+
+
+class Forks(BaseModel):
+    forks: list[ForkInfo]
+
+
+class DeletedFork(BaseModel):
+    done: bool = Field(description="false: nothing was changed")
+    fork: ForkInfo
+    checkpoint_id: str | None = Field(None, description="has its last state, for a day")
+    next: str = Field(description="what to do now")
+
+
 class ComparedState(BaseModel):
     name: str
     paths_changed: int
@@ -228,6 +246,16 @@ def _restore(found: RestoreResult, remarks: Sequence[str]) -> Restore:
 
 def _some(paths: Sequence[str]) -> list[str]:
     return [_text(path) for path in paths[:NAMED_MAX]]
+
+
+def _fork(found: dict[str, Any]) -> ForkInfo:
+    base = found["base_id"]
+    return ForkInfo(
+        name=_text(found["name"]),
+        path=_text(found["path"]),
+        base_id=None if base is None else str(base),
+        changed=found["added"] + found["modified"] + found["deleted"],
+    )
 
 
 def _comparison(found: api.Comparison) -> Comparison:
@@ -384,7 +412,7 @@ def _hints(verb: Verb) -> ToolAnnotations:
         return _ANYTHING
     if verb.only_reads:
         return _LOOKS
-    return _REPLACES if verb.changes == FILES else _ADDS
+    return _REPLACES if verb.changes == FILES or verb.tool == "fork_delete" else _ADDS
 
 
 def _telling(function: Callable[P, R]) -> Callable[P, R]:
@@ -521,6 +549,41 @@ class Tools:
             token=token,
         )
         return _merge(found)
+
+    def fork_create(
+        self,
+        name: Annotated[str, Field(description="a new name", min_length=1, max_length=200)],
+        start: Annotated[Reference, Field(description="a checkpoint; empty: now")] = "",
+    ) -> ForkInfo:
+        """Make a second copy of the workspace to work in, at once whatever its size, with unsaved
+        and ignored files in it. checkpoint_merge brings back what was done there."""
+        self._service.call("fork", name=name, start=str(start))
+        return self._fork(name)
+
+    def fork_list(self) -> Forks:
+        """List the forks of the workspace: where they are and how much each changed."""
+        return Forks(forks=[_fork(found) for found in self._service.call("forks")["forks"]])
+
+    def fork_delete(
+        self,
+        name: Annotated[str, Field(description="the fork", min_length=1)],
+        confirm: Annotated[bool, Field(description="really do it")] = False,
+    ) -> DeletedFork:
+        """End a fork. Without confirm=true it only says which. Its last state is a checkpoint for
+        a day; it is refused while a program runs in it."""
+        found = self._fork(name)
+        if not confirm:
+            following = "Nothing was changed. Call again with confirm=true to delete it."
+            return DeletedFork(done=False, fork=found, checkpoint_id=None, next=following)
+        last = str(self._service.call("fork_delete", name=name)["checkpoint"])
+        following = f"fork_create with start={last} brings it back."
+        return DeletedFork(done=True, fork=found, checkpoint_id=last, next=following)
+
+    def _fork(self, name: str) -> ForkInfo:
+        for found in self._service.call("forks")["forks"]:
+            if found["name"] == name:
+                return _fork(found)
+        raise ToolError(f"There is no fork {name}. fork_list names the forks.")
 
     def command_try(
         self,

@@ -247,7 +247,7 @@ _DECLARED = (
         of_the_store=True,
         tool="file_history",
     ),
-    Verb("forks", "queries", SANDBOX, result="forks", changes=NOTHING),
+    Verb("forks", "queries", SANDBOX, result="forks", changes=NOTHING, tool="fork_list"),
     Verb("restores", "queries", SANDBOX, result="restores", changes=NOTHING),
     # -- checkpoints and the documents that they carry
     Verb(
@@ -607,6 +607,7 @@ _DECLARED = (
         result="forks",
         takes_long=True,
         event=FORKED,
+        tool="fork_create",
     ),
     Verb(
         "fork_delete",
@@ -615,6 +616,7 @@ _DECLARED = (
         (_NAME, Parameter("force", FLAG, False)),
         result="name checkpoint",
         event=FORK_DELETED,
+        tool="fork_delete",
     ),
     Verb(
         "fork_rename",

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -25,10 +26,17 @@ READING = {
     "checkpoint_show",
     "checkpoint_diff",
     "checkpoint_compare",
+    "fork_list",
     "file_history",
     "workspace_status",
 }
-WRITING = {"checkpoint_create", "checkpoint_restore", "checkpoint_merge"}
+WRITING = {
+    "checkpoint_create",
+    "checkpoint_restore",
+    "checkpoint_merge",
+    "fork_create",
+    "fork_delete",
+}
 RUNNING = {"command_try"}
 
 
@@ -194,6 +202,35 @@ def test_a_command_is_tried_in_a_fork_compared_and_merged(desk: Desk) -> None:
 
     (desk.path / "a").write_text("base\n")
     served(desk, talk, "--allow-commands")
+
+
+def test_a_fork_is_made_merged_and_deleted(desk: Desk) -> None:
+    def write(fork: str, text: str) -> None:
+        Path(fork, "a").write_text(text)
+
+    def read(fork: str) -> str:
+        return Path(fork, "a").read_text()
+
+    async def talk(ask: Asked) -> None:
+        made = await ask("fork_create", name="idea")
+        write(made["path"], "theirs\n")
+        (listed,) = (await ask("fork_list"))["forks"]
+        assert (listed["name"], listed["changed"]) == ("idea", 1)
+        planned = await ask("checkpoint_merge", source="idea")
+        assert (planned["modified"], desk.files()["a"]) == (["a"], "base\n")
+        await ask("checkpoint_merge", source="idea", confirm=True, token=planned["token"])
+        assert desk.files()["a"] == "theirs\n"
+        assert (await ask("fork_delete", name="idea"))["done"] is False
+        gone = await ask("fork_delete", name="idea", confirm=True)
+        assert gone["done"] is True
+        assert (await ask("fork_list"))["forks"] == []
+        assert "There is no fork idea" in await ask.refused("fork_delete", name="idea")
+        back = await ask("fork_create", name="idea", start=gone["checkpoint_id"])
+        assert read(back["path"]) == "theirs\n"
+        await ask("fork_delete", name="idea", confirm=True)
+
+    (desk.path / "a").write_text("base\n")
+    served(desk, talk)
 
 
 def test_without_a_word_no_command_is_run(desk: Desk) -> None:
