@@ -364,6 +364,56 @@ def test_a_deleted_checkpoint_is_gone_from_every_fork(work: Workspace) -> None:
     assert not (idea / ".checkpoints" / number).exists()
 
 
+@pytest.mark.needs_program("git")
+def test_a_fork_is_a_linked_worktree(work: Workspace) -> None:
+    def git(path: Path, *words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(
+            ["git", *identity, *words], cwd=path, capture_output=True, text=True, check=False
+        )
+        return succeed(done).stdout.strip()
+
+    code, said = refused(work, "fork", "idea", "--git")
+    assert code == 2 and "repository" in said
+    git(work.path, "init", "-q", "-b", "trunk")
+    for name in ("committed", "changed"):
+        (work.path / name).write_text("one\n")
+    git(work.path, "add", ".")
+    git(work.path, "commit", "-qm", "one")
+    (work.path / "changed").write_text("two\n")
+    (work.path / "untracked").write_text("x")
+    idea = fork(work, "idea", "--git")
+    assert git(idea, "status", "--porcelain").splitlines() == ["M changed", "?? untracked"]
+    assert git(idea, "branch", "--show-current") == "idea"
+    git(idea, "commit", "-qam", "in the fork")
+    assert git(work.path, "log", "-1", "--format=%s", "idea") == "in the fork"
+    assert git(work.path, "log", "-1", "--format=%s") == "one"
+    # The branch is there already: then there is no fork either.
+    git(work.path, "branch", "taken")
+    assert refused(work, "fork", "taken", "--git")[0] == 2
+    assert list(listed(work)) == ["idea"]
+    run(work, "fork", "--delete", "idea")
+    assert len(git(work.path, "worktree", "list").splitlines()) == 1
+
+
+def test_a_hook_takes_its_checkpoint_in_the_fork(work: Workspace) -> None:
+    idea = fork(work, "idea")
+    (idea / "file").write_text("x")
+    for where in (idea, work.path / ".forks/idea"):
+        event = {"hook_event_name": "UserPromptSubmit", "cwd": str(where), "prompt": "go on"}
+        done = subprocess.run(
+            [sys.executable, "-m", "ckptfs", "hook", "--agent", "claude"],
+            input=json.dumps(event),
+            env={**os.environ, **work.env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert succeed(done).stderr == ""
+        assert any("go on" in each for each in names(work, idea))
+    assert not any("go on" in each for each in names(work))
+
+
 #: What a busy agent does: files that are moved into place, appended to, linked and removed.
 BUSY = """
 set -e
