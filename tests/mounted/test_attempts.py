@@ -39,6 +39,10 @@ def fork_mounts(work: Workspace) -> list[str]:
     return [line for line in table if line.startswith(f"{work.store}//fork/")]
 
 
+def trees(work: Workspace) -> list[Path]:
+    return [Path(line.split()[1]) for line in fork_mounts(work)]
+
+
 def start(work: Workspace, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "ckptfs", *words],
@@ -164,14 +168,14 @@ def test_a_fork_that_a_killed_daemon_left_is_cleared_by_the_next(work: Workspace
 def test_a_tree_ends_with_a_client_that_was_killed(work: Workspace) -> None:
     script = "echo $$ > pid; echo begun > file; exec sleep 60"
     process = start(work, "try", "-w", str(work.path), "--", "sh", "-c", script)
-    wait_until(lambda: any((Path(at) / "file").exists() for at in fork_mounts(work)), "it runs")
-    (place,) = fork_mounts(work)
-    command = int((Path(place) / "pid").read_text())
+    wait_until(lambda: any((at / "file").exists() for at in trees(work)), "it runs")
+    (place,) = trees(work)
+    command = int((place / "pid").read_text())
     process.kill()
-    process.communicate(timeout=60)
     wait_until(lambda: fork_mounts(work) == [], "the tree has ended")
     os.kill(command, signal.SIGKILL)
-    assert not Path(place).exists()
+    process.communicate(timeout=60)
+    assert not place.exists()
     succeed(run(work, "check"))
 
 

@@ -358,10 +358,10 @@ def test_a_fork_is_followed_where_its_place_was_moved(work: Workspace) -> None:
     try:
         (stranger / "precious").touch()
         (base / "after/one/.checkpoints/named").mkdir()
-        last = run(work, "fork", "--delete", "one")["checkpoint"]
+        (gone,) = run(work, "fork", "--delete", "one")["forks"]
         assert (stranger / "precious").exists()
         assert not is_mounted(base / "after/one")
-        assert (work.path / f".checkpoints/{last}/file").read_text() == "kept"
+        assert (work.path / f".checkpoints/{gone['checkpoint']}/file").read_text() == "kept"
     finally:
         subprocess.run(["umount", stranger], check=True)
 
@@ -399,6 +399,7 @@ def test_a_place_that_became_another_one_is_not_used_again(work: Workspace) -> N
     for name in ("linked", "removed"):
         assert (work.path / ".forks" / name / "file").read_text() == name
         assert listed(work)[name]["path"] == str(work.store / "forks" / name)
+    assert "cannot mount fork linked at" in work.trouble()
 
 
 def test_a_rename_to_a_name_whose_place_is_taken(work: Workspace) -> None:
