@@ -47,7 +47,7 @@ test-deep: ## the tests that take minutes: atheris, sanitizers, coding agents an
 	@sh vagrant/provision.sh deep
 	$(PY) -m pytest -m deep --timeout=0 $(ARGS)
 
-bench: setup-tests ## measure against the disk's own file system and others, 25 minutes; QUICK=1 for 5; ARGS=...
+bench: setup-tests ## measure against the disk's own file system and others, half an hour; QUICK=1 for 5; ARGS=...
 	$(PY) -m bench $(if $(QUICK),--quick) $(ARGS)
 
 bench-docs: setup-tests ## write docs/BENCHMARKS.md and its plots from the newest result, or RESULT=file

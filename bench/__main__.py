@@ -14,6 +14,7 @@ from bench import (  # noqa: F401
     compare,
     document,
     everyday,
+    forks,
     growth,
     history,
     portable,

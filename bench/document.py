@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.outcome import FLOOR
-from bench.plots import Bar, ratio_bars, value_bars
+from bench.outcome import DAY_GROUP, FLOOR
+from bench.plots import Bar, ratio_bars, value_bars, value_lines
 from bench.registry import MICRO, REAL
 from bench.report import JSON_VERSION, number_text, seconds_text
 
@@ -205,6 +205,10 @@ def _picture(name: str, drawn: Mapping[str, str]) -> str:
 # -- the plots -------------------------------------------------------------------------------------
 
 
+#: Groups whose rows follow each other in time.
+_OVER_TIME = {DAY_GROUP}
+
+
 def _plots(data: Json) -> Iterator[tuple[str, str]]:
     for kind, (title, _) in _KINDS.items():
         rows = [each for each in data["rows"] if each["kind"] == kind]
@@ -222,7 +226,8 @@ def _plots(data: Json) -> Iterator[tuple[str, str]]:
             Bar(each["title"], {k: scale * median(v) for k, v in each["columns"].items() if v})
             for each in members
         ]
-        yield _slug(group), value_bars(group, bars, series, unit)
+        draw = value_lines if group in _OVER_TIME else value_bars
+        yield _slug(group), draw(group, bars, series, unit)
 
 
 def _ratios(data: Json, row: Json) -> dict[str, float]:

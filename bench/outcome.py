@@ -8,6 +8,8 @@ from bench.stats import Spread, paired_ratio
 
 #: The file system in memory that shows what FUSE itself costs, where it took part.
 FLOOR = "floor"
+#: The group of comparisons whose rows are the hours of one day.
+DAY_GROUP = "The room of a day's work"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ _ROW = 22
 _HEAD = 58
 _FOOT = 34
 _GAP = 6
+#: Of lines: where they begin, how high they are, and the room for the slanted labels below.
+_LINES_LEFT, _LINES_TOP, _LINES_HEIGHT, _LINES_FOOT = 90, 62, 260, 110
 _COLOURS = ("#2563eb", "#f59e0b", "#10b981", "#a855f7", "#ef4444", "#64748b", "#0891b2")
 _FONT = 'font-family="system-ui, sans-serif"'
 
@@ -42,6 +44,48 @@ def value_bars(title: str, bars: Sequence[Bar], series: Sequence[str], unit: str
     low = 10 ** math.floor(math.log10(min(values)))
     axis = _Log(low, max(values) * 1.2, _LABEL, _WIDTH - _RIGHT)
     return _chart(f"{title} ({unit})", bars, series, _Frame(axis, low, (), ".3g"))
+
+
+def value_lines(title: str, points: Sequence[Bar], series: Sequence[str], unit: str) -> str:
+    """A line for each series over points in their order, from zero; the last value is written."""
+    most = max(value for point in points for value in point.values.values())
+    step = 10 ** math.floor(math.log10(most))
+    top = math.ceil(most / step) * step
+    parts = [_text(16, 24, f"{title} ({unit})", size=16, weight="bold"), *_legend(series)]
+    for share in range(5):
+        y = _line_y(share / 4)
+        ends = f'x1="{_LINES_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}"'
+        parts.append(f'<line {ends} stroke="#d4d4d8"/>')
+        parts.append(_text(_LINES_LEFT - 8, y + 4, f"{share / 4 * top:,g}", anchor="end", size=11))
+    width = _WIDTH - _RIGHT - _LINES_LEFT
+    at = [_LINES_LEFT + width * n / max(len(points) - 1, 1) for n in range(len(points))]
+    for x, point in zip(at, points, strict=True):
+        parts.append(_slanted(x, _LINES_TOP + _LINES_HEIGHT + 16, point.label))
+    for name in series:
+        pairs = [(x, p.values[name]) for x, p in zip(at, points, strict=True) if name in p.values]
+        parts += _line([(x, _line_y(value / top)) for x, value in pairs], _colour(series, name))
+        if pairs:
+            x, value = pairs[-1]
+            parts.append(_text(x + 6, _line_y(value / top) - 5, f"{value:.3g}", size=11))
+    return _document(_LINES_TOP + _LINES_HEIGHT + _LINES_FOOT, parts)
+
+
+def _line_y(share: float) -> float:
+    return _LINES_TOP + (1 - share) * _LINES_HEIGHT
+
+
+def _line(at: Sequence[tuple[float, float]], colour: str) -> list[str]:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
+    dots = [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in at]
+    return [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>', *dots]
+
+
+def _slanted(x: float, y: float, words: str) -> str:
+    return (
+        f'<g transform="rotate(-25 {x:.1f} {y:.1f})">'
+        + _text(x, y, _shortened(words), anchor="end", size=11)
+        + "</g>"
+    )
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,8 @@ class Scale:
     """The same beside tools that copy files."""
     flat_files: tuple[int, ...] = (1_000, 100_000)
     """Sizes of workspaces between which the time of a save must not differ."""
+    fork_files: tuple[int, int] = (1_000, 100_000)
+    """Sizes of workspaces that are forked."""
     flat_checkpoints: tuple[int, ...] = (1, 10, 100, 1_000)
     """Numbers of checkpoints between which the time of a verb must not differ."""
     commits: int = 200
@@ -59,7 +61,7 @@ class Scale:
     upkeep_saves: int = 60
     upkeep_checkpoints: tuple[int, ...] = (100, 1_000, 10_000)
     """Numbers of checkpoints that verbs look at."""
-    upkeep_trees: tuple[int, ...] = (10_000, 100_000)
+    upkeep_trees: tuple[int, ...] = (10_000, 100_000, 1_000_000)
     """Sizes of directories that are mounted and unmounted."""
     client_creates: int = 5_000
     """Files that each of several clients creates."""
@@ -118,6 +120,7 @@ QUICK = Scale(
     history_files=5_000,
     backup_files=1_000,
     flat_files=(1_000, 20_000),
+    fork_files=(1_000, 10_000),
     flat_checkpoints=(1, 100),
     commits=20,
     size_rivals=("git", "btrfs", "rsync", "restic", "borg"),
@@ -152,6 +155,5 @@ FULL = Scale(
     name="full",
     memory_files=1_000_000,
     flat_files=(1_000, 10_000, 100_000, 1_000_000),
-    upkeep_trees=(10_000, 100_000, 1_000_000),
     size_rivals=QUICK.size_rivals,
 )

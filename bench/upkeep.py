@@ -16,7 +16,7 @@ from bench.contestants import mounted
 from bench.figures import HOUSEWORK_S, Found, Site, figure
 from bench.history import TIMEOUT_S, open_keepers
 from bench.keepers import Keeper
-from bench.outcome import Comparison, Figure
+from bench.outcome import DAY_GROUP, Comparison, Figure
 from bench.prober import Waits, probing
 from bench.programs import run
 from bench.room import check_out, commits_of_this
@@ -36,7 +36,17 @@ _EDITED = 100
 _PROBED = "probed"
 
 #: The longest wait of a request beside the verb, in ms, where one is promised.
-_LONGEST_MARKS = {"check": 50.0, "check-deep": 50.0, "compact": 100.0}
+_LONGEST_MARKS = {
+    "check": 50.0,
+    "check-deep": 50.0,
+    "space": 20.0,
+    "diff": 20.0,
+    "restore": 20.0,
+    "undo": 20.0,
+    "compact": 100.0,
+}
+#: The slowest of a hundred calls beside the verb, as a multiple of that without it.
+_SLOWEST_MARKS = {"delete": 2.0, "purge": 2.0}
 
 
 @dataclass(frozen=True)
@@ -131,6 +141,10 @@ def _waits_found(verb: Verb, alone: Waits, beside: Waits, note: str) -> Found:
         title = f"longest wait of a request beside {verb.title}"
         mark = _LONGEST_MARKS[verb.name]
         found.append(Figure(name, title, beside.longest * _MS, "ms", mark, note=note))
+    if verb.name in _SLOWEST_MARKS:
+        title = f"p99 of a call beside {verb.title}, as without it"
+        times = beside.percentile(0.99) / alone.percentile(0.99)
+        found.append(Figure(name, title, times, "times", _SLOWEST_MARKS[verb.name], note=note))
     return found
 
 
@@ -313,7 +327,7 @@ def _taken(directory: Path) -> float:
 def _day_found(sizes: dict[str, dict[str, float]]) -> Iterator[Figure | Comparison]:
     for title, row in sizes.items():
         columns = {name: [size] for name, size in row.items()}
-        yield Comparison(f"day: {title}", "The room of a day's work", title, "MB", columns)
+        yield Comparison(f"day: {title}", DAY_GROUP, title, "MB", columns)
     idle = sizes["after a minute of idleness"]["ckptfs"]
     compact = sizes["after compact, after gc"]
     note = f"{idle:.2f} MB against {compact['ckptfs']:.2f} MB"

@@ -57,6 +57,8 @@ EVENTS = {
         ),
         "moment",
     ),
+    "worktreecreate": "",
+    "worktreeremove": "",
     "subagentstart": "subagent",
     "subagentstop": "subagent done",
     **dict.fromkeys(("taskcreated", "taskstart", "agentstart"), "task"),
@@ -68,7 +70,7 @@ EVENTS = {
         (
             *("permissionrequest", "permissiondenied", "notification", "postcompact", "setup"),
             *("userpromptexpansion", "userprompttransformed", "teammateidle", "configchange"),
-            *("cwdchanged", "directoryadded", "filechanged", "worktreecreate", "worktreeremove"),
+            *("cwdchanged", "directoryadded", "filechanged"),
             *("instructionsloaded", "elicitation", "elicitationresult", "messagedisplay"),
             *("premodelswitch", "postmodelswitch", "interrupt", "sessiondelete", "erroroccurred"),
             *("beforemodel", "aftermodel", "beforetoolselection", "postinvocation"),

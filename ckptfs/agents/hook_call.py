@@ -63,6 +63,10 @@ def answer(read: hook_input.Read, agent: str = "", event: str = "") -> tuple[byt
         return nothing(agent, event), warning
     found = events.Event(record, agent, event)
     _note_call(found.agent)
+    if found.key in ("worktreecreate", "worktreeremove"):
+        from ckptfs.agents import worktrees  # late: it is hardly ever asked for
+
+        return worktrees.answer(found)
     warning, collided = _perform(found)
     if collided is not None:
         from ckptfs.agents import collisions  # late: there is hardly ever one
@@ -166,6 +170,19 @@ def _reach(path: str, store: str) -> _Connection | None:
     if refused is not None:
         raise refused
     return None
+
+
+def find_workspace(where: str) -> tuple[str, str] | None:
+    """The workspace around a directory, and its store; None if there is none."""
+    return _find(where) or _mounted(where)
+
+
+def ask(path: str, store: str, op: str, args: hook_input.JsonObject) -> hook_input.JsonObject:
+    """Ask the daemon of a workspace for one thing. Raises `NoAnswer` and OSError."""
+    connection = _reach(path, store)
+    if connection is None:
+        raise NoAnswer(f"{hook_input.clean(path)} is not mounted.")
+    return _ask(connection, [(op, args)])[0]
 
 
 def _find(where: str) -> tuple[str, str] | None:

@@ -72,20 +72,53 @@ function patiently(promise, milliseconds) {
 
 // -- by `ckptfs hook`, which knows more, and takes longer to start --------------------------------
 
+// Comes to what the hook printed.
 function send(record) {
   return new Promise((resolve) => {
     try {
-      const child = spawn("/bin/sh", ["-c", COMMAND_LINE], { stdio: ["pipe", "ignore", "ignore"] })
+      const child = spawn("/bin/sh", ["-c", COMMAND_LINE], { stdio: ["pipe", "pipe", "ignore"] })
       const timer = setTimeout(() => child.kill(), 10000)
-      const done = () => { clearTimeout(timer); resolve() }
+      let said = ""
+      child.stdout.on("data", (data) => { said += data })
+      const done = () => { clearTimeout(timer); resolve(said.trim()) }
       child.on("error", done)
       child.on("close", done)
       child.stdin.on("error", () => {})
       child.stdin.end(JSON.stringify({ agent: "opencode", ...record }))
     } catch {
-      resolve()
+      resolve("")
     }
   })
+}
+
+// -- workspaces of opencode that are forks of the workspace ----------------------------------------
+
+// `ckptfs hook` says where the fork is; only then there is one.
+const forksOf = (directory) => ({
+  name: "Fork",
+  description: "A fork of this workspace by ckptfs, with everything in it, at once",
+  configure: async (config) => {
+    const name = `opencode-${config.name || config.id || "fork"}`.replace(/[^A-Za-z0-9._-]+/g, "-")
+    const workspace = await patiently(workspaceAround(directory), 2000)
+    if (!workspace) throw new Error(`${directory} is in no mounted workspace of ckptfs`)
+    return { ...config, name, directory: `${workspace}.forks/${name}` }
+  },
+  create: async (config) => {
+    const path = await send({ hook_event_name: "WorktreeCreate", cwd: directory, name: config.name })
+    if (path !== config.directory) throw new Error(`ckptfs made no fork at ${config.directory}`)
+  },
+  remove: async (config) => {
+    await send({
+      hook_event_name: "WorktreeRemove", cwd: directory, worktree_path: config.directory,
+    })
+  },
+  target: async (config) => ({ type: "local", directory: config.directory }),
+})
+
+function offerForks(workspaces, directory) {
+  try {
+    workspaces?.register?.("ckptfs", forksOf(String(directory)))
+  } catch {} // it is experimental: without it there are no such workspaces
 }
 
 // -- what opencode calls --------------------------------------------------------------------------
@@ -116,18 +149,21 @@ async function directoryOf(ctx, session) {
 
 export default {
   id: "ckptfs",
-  server: async ({ directory }) => ({
-    "tool.execute.before": async (input, output) => {
-      await before(directory, input.tool, output?.args, input.sessionID, input.callID)
-    },
-    event: async ({ event }) => {
-      // A mark by the control file is taken in any case; this one only if something changed.
-      if (event?.type === "session.idle")
-        await send({
-          hook_event_name: "Stop", cwd: directory, session_id: event.properties?.sessionID,
-        })
-    },
-  }),
+  server: async ({ directory, experimental_workspace }) => {
+    offerForks(experimental_workspace, directory)
+    return {
+      "tool.execute.before": async (input, output) => {
+        await before(directory, input.tool, output?.args, input.sessionID, input.callID)
+      },
+      event: async ({ event }) => {
+        // A mark by the control file is taken in any case; this one only if something changed.
+        if (event?.type === "session.idle")
+          await send({
+            hook_event_name: "Stop", cwd: directory, session_id: event.properties?.sessionID,
+          })
+      },
+    }
+  },
   setup: async (ctx) => {
     if (typeof ctx?.tool?.hook !== "function") return
     await ctx.tool.hook("execute.before", async (event) => {

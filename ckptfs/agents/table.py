@@ -131,6 +131,16 @@ def _of_kiro(agent: Agent, event: str, command: str) -> Item:
 
 _GROUPS = Shape(_group)
 
+#: The agents whose work trees a hook can make, and the events of it.
+_TREE_EVENTS = {"claude": ("WorktreeCreate", "WorktreeRemove")}
+
+
+def with_forks(agent: Agent) -> Agent | None:
+    """The agent with a hook that makes its work trees forks; None if it has no such hook."""
+    events = _TREE_EVENTS.get(agent.name)
+    more = dict.fromkeys(events or (), On())
+    return agent._replace(events={**agent.events, **more}) if more else None
+
 
 # -- the agents ------------------------------------------------------------------------------------
 

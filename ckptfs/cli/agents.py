@@ -19,7 +19,7 @@ from ckptfs import __version__, config, locating
 from ckptfs.agents import settings
 from ckptfs.agents.hook import call
 from ckptfs.agents.settings import is_our_plugin, plugin_files
-from ckptfs.agents.table import AGENTS, Agent, files_of, found
+from ckptfs.agents.table import AGENTS, Agent, files_of, found, with_forks
 from ckptfs.cli import output
 from ckptfs.cli.output import JsonObject
 from ckptfs.cli.workspace import current_directory, find_workspace
@@ -67,8 +67,20 @@ def _meant(args: Namespace) -> list[Agent]:
             raise UsageError(f"Cannot {args.action} a hook: no agent was found on this machine.")
         return here
     if args.subject in AGENTS and not args.all:
-        return [AGENTS[args.subject]]
+        agent = AGENTS[args.subject]
+        return [_with_forks(agent) if args.forks and args.action == "install" else agent]
     raise UsageError(_which(args, here), hint=f"The agents are {', '.join(AGENTS)}.")
+
+
+def _with_forks(agent: Agent) -> Agent:
+    found = with_forks(agent)
+    if found is None:
+        raise UsageError(
+            f"Cannot install a hook for the work trees of {agent.title}: it has none. "
+            "Nothing was changed.",
+            hint="Claude Code has one; for others, make a fork and start the agent there.",
+        )
+    return found
 
 
 def _which(args: Namespace, here: list[Agent]) -> str:

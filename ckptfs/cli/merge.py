@@ -6,6 +6,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 
+from ckptfs import config
 from ckptfs.cli import output
 from ckptfs.cli.diff import counts_text
 from ckptfs.cli.output import JsonObject, shown_name
@@ -17,7 +18,7 @@ from ckptfs.cli.workspace import (
 )
 from ckptfs.config import Workspace
 from ckptfs.connect import open_workspace
-from ckptfs.errors import MergeConflict, UsageError
+from ckptfs.errors import MergeConflict, UsageError, shell
 
 _KINDS = {
     "content": "both changed the same lines",
@@ -38,6 +39,8 @@ _MARKS = (("+", "added_paths"), ("~", "modified_paths"), ("-", "deleted_paths"))
 
 def merge(args: Namespace) -> int:
     workspace = find_workspace(args)
+    if args.into:
+        workspace = _line(workspace, args.into)
     asked: JsonObject = {
         "source": args.source,
         "resolution": args.resolution,
@@ -53,8 +56,22 @@ def merge(args: Namespace) -> int:
     with hinting_at_paths([args.source], "ckptfs merge latest"):
         with open_workspace(workspace) as session:
             record = merging.merge(session, workspace, asked, args.driver)
-    output.result(record, _text(args, record), as_json=args.json)
+    output.result(record, _text(args, workspace, record), as_json=args.json)
     return MergeConflict.exit_code if _unresolved(record) else 0
+
+
+def _line(workspace: Workspace, name: str) -> Workspace:
+    """The workspace that a fork is, or the main one, of the same store."""
+    with open_workspace(workspace) as session:
+        found = {each["name"]: each["path"] for each in session.call("forks")["forks"]}
+        found["main"] = session.call("status").get("fork_of") or str(workspace.path)
+    if not found.get(name):
+        reason = "it is not mounted" if name in found else "there is no fork of that name"
+        raise UsageError(
+            f"Cannot merge into {name}: {reason}. Nothing was changed.",
+            hint="`ckptfs forks` lists the forks; `main` is the workspace itself.",
+        )
+    return config.find(config.resolve(found[name]))
 
 
 def _resolutions(words: list[str], workspace: Workspace) -> dict[str, str]:
@@ -112,7 +129,7 @@ def _unresolved(record: JsonObject) -> list[JsonObject]:
     return [each for each in record["conflicts"] if each["resolution"] is None]
 
 
-def _text(args: Namespace, record: JsonObject) -> str:
+def _text(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
     if _unresolved(record):
         return _undecided(args, record)
     if not args.dry_run and not record["changed"]:
@@ -125,7 +142,8 @@ def _text(args: Namespace, record: JsonObject) -> str:
         )
     count = sum(len(record[kind]) for _, kind in _MARKS)
     done = f"Merged {output.safe(args.source)}: {output.paths_text(count)} changed."
-    done += f" `ckptfs undo` takes it back (checkpoint {record['before']})."
+    undo = f"ckptfs undo -w {shell(str(workspace.path))}" if args.into else "ckptfs undo"
+    done += f" `{undo}` takes it back (checkpoint {record['before']})."
     return "\n".join([done, *_conflict_lines(record)])
 
 

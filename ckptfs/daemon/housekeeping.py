@@ -20,8 +20,10 @@ from ckptfs.daemon.slices import Slices, until_idle
 from ckptfs.errors import SettingInvalid
 from ckptfs.fuse.loop import requests
 from ckptfs.history import compression, packing, removal
+from ckptfs.history.diff import compare
 from ckptfs.history.retention import Shortage
 from ckptfs.history.upkeep import Job, Steps, Worker
+from ckptfs.model import Epoch
 from ckptfs.service import Service
 
 log = logging.getLogger(__name__)
@@ -75,6 +77,8 @@ class Housekeeping:
         self.give_back = self._giving_back.run
         #: How often what was being made smaller had to be given up.
         self._given_up = 0
+        #: Checkpoints that are not counted here: they changed too much.
+        self._too_large: set[Epoch] = set()
         self._complaint = ""
         self._warnings = ThrottledLog(log)
         #: What of history went for room, and when.
@@ -110,16 +114,18 @@ class Housekeeping:
                 self._service.fs.commit()
 
     async def compress(self) -> None:
-        """Make history smaller while no requests come."""
+        """Make history smaller while no requests come, and count what checkpoints changed."""
         fs = self._service.fs
         while True:
             await self._young.wait()
             self._young = trio.Event()
             await until_idle(_IDLE_S, trio.current_time() + _BUSY_S)
-            await self._work_off(compression.compression_steps(fs, _COMPRESS_AGE_NS))
-            await self._work_off(compression.repacking_steps(fs))
+            await self._work_off(compare.counting_steps(fs, self._too_large), self._cpu())
+            steps = compression.compression_steps(fs, _COMPRESS_AGE_NS)
+            await self._work_off(steps, self._share())
+            await self._work_off(compression.repacking_steps(fs), self._share())
             if packing.is_due(fs.store):
-                await self._work_off(packing.packing_steps(fs))
+                await self._work_off(packing.packing_steps(fs), self._share())
             with self._surviving():
                 fs.commit()
             self._giving_back.notify()
@@ -132,11 +138,11 @@ class Housekeeping:
             self._complain(error)
             return 0
 
-    async def _work_off(self, steps: Steps) -> None:
-        """Take the steps of some work, short pieces at a time and no more of a processor than the
-        settings grant, for as long as history is to be compressed at all."""
+    async def _work_off(self, steps: Steps, share: int) -> None:
+        """Take the steps of some work, short pieces at a time and no more than so many per cent of
+        a processor."""
         await self._slices.idle()
-        worker, share, done = Worker(self._service.fs, steps), self._share(), False
+        worker, done = Worker(self._service.fs, steps), False
         given_up = self._given_up
         while share and not done and given_up == self._given_up:
             seen, begun, done = requests(), time.thread_time(), True
@@ -153,7 +159,8 @@ class Housekeeping:
         steps.close()
 
     def _share(self) -> int:
-        """How much of a processor may be used, in per cent; nothing if that is not to be."""
+        """How much of a processor may be used to compress history, in per cent; nothing if it is
+        not to be compressed."""
         try:
             return self._cpu() if self._service.compresses() else 0
         except SettingInvalid as error:

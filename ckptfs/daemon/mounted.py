@@ -51,7 +51,7 @@ T = TypeVar("T")
 #: How long the kernel may take to forget what no program has open: it does so at once.
 _FORGETTING_MS = 10
 #: Seconds that a verb may read while requests wait.
-_READING_S = 0.02
+_READING_S = 0.01
 #: Seconds that an unmount waits for those who watch files to be woken.
 _WAKING_PATIENCE = 5.0
 

@@ -154,6 +154,8 @@ def _vanished(
     for place in changed.entries:
         if interrupts.is_due():
             yield from _pause(fs)
+            # What they have read is let go of piece by piece, too.
+            old, new = TreeReader(fs.store, before), TreeReader(fs.store, after)
         ino = old.entry(place)
         was, now = old.inode(ino), new.inode(ino)
         if ino is None or was is None or was.is_dir:

@@ -29,7 +29,8 @@ OnRecords = Callable[[int], None]
 class Difference:
     """The head against one checkpoint. ``inodes`` and ``entries`` differ; ``names`` are the names
     at the checkpoint of the files among them that both have; ``nameless`` are inodes of the
-    checkpoint that have none."""
+    checkpoint that have none; ``not_files`` are inodes of the head that are known to be something
+    else, which an inode stays."""
 
     def __init__(self, fs: Filesystem, target: Checkpoint) -> None:
         self._fs = fs
@@ -48,6 +49,7 @@ class Difference:
         self.entries: set[Place] = set()
         self.names: dict[Ino, list[Place]] = {}
         self.nameless: set[Ino] = set()
+        self.not_files: set[Ino] = set()
         self._visible: set[Ino] = set()
         #: Contents of which a block differs, and the inodes that have one and are equal otherwise.
         self._contents: set[ContentId] = set()
@@ -76,6 +78,13 @@ class Difference:
                     on_records(done)
                     yield
                     store.pending.flush()
+        # What changed meanwhile. The restore itself compares what changes from here on.
+        for number in range(len(self._noted)):
+            kind, entity = self._noted.pop()
+            self._compare[kind](entity)
+            if number % 16 == 0 and interrupts.is_due():
+                yield
+                store.pending.flush()
 
     def catch_up(self) -> bool:
         """Compare what changed since; False if the head has become another, or if something may
@@ -174,6 +183,7 @@ def preparing(
     """Find what a restore to a checkpoint changes, for the `take` that follows. The caller sees to
     it that only one is prepared at a time, and drops what was found at last."""
     drop(fs)
+    fs.flush()
     found = Difference(fs, target)
     try:
         yield from found.find(on_records)

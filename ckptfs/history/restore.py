@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -39,6 +39,8 @@ from ckptfs.store import Store, View
 from ckptfs.store.format import has_links, line_key, pack_u64, unpack_inode
 
 _LOG = b"restore:"
+#: The clock is looked at after so many inodes that the kernel may know.
+_STRIDE = 64
 
 
 @dataclass(frozen=True)
@@ -302,9 +304,12 @@ def log_restore(
     fs.facts.put(_key(entry.number), json.dumps(asdict(entry)).encode())
 
 
-def _used(fs: Filesystem, old: View, differing: Iterable[Ino]) -> list[Inode]:
+def _used(
+    fs: Filesystem, old: View, differing: Iterable[Ino], not_files: Container[Ino]
+) -> list[Inode]:
     """The files of the old head that differ and that a program may have open."""
-    known = [ino for ino in differing if fs.is_used(ino) and ino not in fs.limbo]
+    used = filter(fs.is_used, differing)
+    known = [ino for ino in used if ino not in fs.limbo and ino not in not_files]
     found = [inode_in(fs.store, old, ino) for ino in known]
     return [inode for inode in found if inode is not None and inode.is_file]
 
@@ -321,14 +326,18 @@ def preparing(
     differing = difference.prepared(fs, target)
     if not fs.can_ask or differing is None:
         return found
-    for ino in [ino for ino in differing.inodes if fs.is_used(ino)]:
-        if interrupts.is_due():
+    for number, ino in enumerate([*differing.inodes]):
+        if number % _STRIDE == 0 and interrupts.is_due():
             yield
             fs.flush()
+        if not fs.is_used(ino) or ino in fs.limbo:
+            continue
         old = fs.head.bare
-        for inode in _used(fs, old, [ino]):
-            if inode.nlink:
-                found.update(dict.fromkeys(fs.places_of(old, inode), ino))
+        inode = inode_in(fs.store, old, ino)
+        if inode is not None and not inode.is_file:
+            differing.not_files.add(ino)
+        elif inode is not None and inode.nlink:
+            found.update(dict.fromkeys(fs.places_of(old, inode), ino))
     return found
 
 
@@ -338,7 +347,8 @@ def _move_to_limbo(fs: Filesystem, old: View, found: Difference) -> list[tuple[I
     store = fs.store
     # An unlinked file that the target has too does not differ, but no head keeps it.
     more = fs.unlinked - found.inodes
-    held = [inode.ino for inode in _used(fs, old, chain(found.inodes, more))]
+    used = _used(fs, old, chain(found.inodes, more), found.not_files)
+    held = [inode.ino for inode in used]
     _forget_nameless(fs, found.nameless | fs.unlinked)
     if held:
         limbo = store.open_epoch(old.epoch, inodes=old.inodes)

@@ -428,7 +428,8 @@ def require_whole_pages(directory: StoreDirectory, *, only_if_short: bool = Fals
     with contextlib.closing(Pages(directory.files / DATA_FILE)) as pages:
         if only_if_short and not pages.is_short():
             return
-        faults = pages.faults(epochs.meet) or epochs.faults()
+        tables = {fmt.EPOCHS, *fmt.VERSIONED.values()}
+        faults = pages.faults(epochs.meet, tables, fmt.SUFFIX_SIZE) or epochs.faults()
     if faults:
         more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
         raise errors.StoreCorrupt(directory.path, f"{faults[0]}{more}")
@@ -442,12 +443,12 @@ class _Epochs:
         self._known: set[bytes] = set()
         self._met: set[bytes] = set()
 
-    def meet(self, table: bytes, keys: Iterator[bytes]) -> None:
-        tails = {key[-fmt.SUFFIX_SIZE :] for key in keys}
-        if table in fmt.VERSIONED.values():
-            self._met |= tails
-        elif table == fmt.EPOCHS:
+    def meet(self, table: bytes, ends: Iterator[bytes]) -> None:
+        tails = {end[-fmt.SUFFIX_SIZE :] for end in ends}
+        if table == fmt.EPOCHS:
             self._known = tails
+        else:
+            self._met |= tails
 
     def faults(self) -> list[str]:
         known = {fmt.suffix_of(Epoch(fmt.unpack_u32(key))) for key in self._known}

@@ -12,8 +12,8 @@ import mmap
 import random
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, pairwise, repeat
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import chain, groupby, pairwise, repeat
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -50,12 +50,16 @@ _DEPTH_MAX = 32
 #: So many pages are looked at before they are let go of.
 _MAPPED_MAX = (64 << 20) // mmap.PAGESIZE
 
-#: Is given each table and its keys, and goes through all of them.
+#: Is given a table and how its keys end, and goes through all of them. What several keys in a row
+#: end with may come once.
 Look = Callable[[bytes, Iterator[bytes]], None]
 
+#: Of a leaf: how many keys it has, the first, the last, and how they end.
+Ends = tuple[int, bytes, bytes, list[bytes]]
 
-def _pass_by(table: bytes, keys: Iterator[bytes]) -> None:
-    deque(keys, maxlen=0)
+
+def _pass_by(table: bytes, ends: Iterator[bytes]) -> None:
+    deque(ends, maxlen=0)
 
 
 class Tree(NamedTuple):
@@ -128,8 +132,8 @@ class BrokenPage(ValueError):
     """A page that cannot be what the page above says it is."""
 
 
-#: `_sound_keys`, compiled, where that was lent.
-sound_keys: Callable[[bytes, bool], list[bytes] | None] | None = None
+#: `_sound_ends`, compiled, where that was lent. It looks at the places of the nodes itself.
+sound_ends: Callable[[bytes, bool, int], Ends | None] | None = None
 
 
 class Pages:
@@ -143,8 +147,10 @@ class Pages:
         #: What was found to be wrong.
         self.broken: list[str] = []
         self._seen: set[int] = set()
-        #: Whether values are left unread: they are most of the file, and have no structure.
+        #: Whether values are left unread: they are most of the file, and have no structure. Then so
+        #: many bytes are read of the end of each key.
         self._blank = False
+        self._end = 0
 
     def close(self) -> None:
         self._data.close()
@@ -229,15 +235,19 @@ class Pages:
 
     # -- the whole structure ----------------------------------------------------------------------
 
-    def faults(self, look: Look = _pass_by) -> list[str]:
-        """Everything that is wrong with the current state's structure; empty when nothing is."""
+    def faults(
+        self, look: Look = _pass_by, tables: Container[bytes] = (), end: int = 0
+    ) -> list[str]:
+        """Everything that is wrong with the current state's structure; empty when nothing is.
+        ``look`` is given the last bytes of each key of these tables, ``end`` of them or more."""
         if len(self.metas) < 2:
             return ["one of the two pages that say what is current cannot be read"]
         meta = self.metas[0]
         self.broken += self._meta_faults()
         for table, records in self.tables(meta):
             self._blank = True
-            look(table, map(itemgetter(0), records))
+            self._end = end if table in tables else 0
+            (look if self._end else _pass_by)(table, map(itemgetter(0), records))
             self._blank = False
         free = list(self._records(meta, meta.free, self.broken))
         used = set(self._seen)
@@ -296,22 +306,24 @@ class Pages:
             interrupts.check()
             way = pending.pop()
             try:
-                kind, page, nodes = self._nodes(meta, way.page)
+                kind, page, lower, upper = self._tree_page(meta, way.page)
                 if kind == _BRANCH:
-                    pending += self._below(way, page, nodes)
+                    pending += self._below(way, page, _places(way.page, page, lower, upper))
                     branches += 1
                     continue
                 if deepest not in (0, way.depth):
                     raise BrokenPage(f"page {way.page} lies {way.depth} deep, others {deepest}")
+                is_read = not self._blank or kinds is not _PLAIN_KINDS
+                ends = None if is_read else self._ends_within(way, page, lower, upper)
+                nodes = () if ends else _places(way.page, page, lower, upper)
             except BrokenPage as error:
                 broken.append(str(error))
                 continue
             deepest = way.depth
             leaves += 1
-            keys = _keys_within(way, page, nodes) if self._blank and kinds is _PLAIN_KINDS else None
-            if keys is not None:
-                entries += len(keys)
-                yield zip(keys, repeat(b""), strict=False)
+            if ends is not None:
+                entries += ends[0]
+                yield zip(ends[3], repeat(b""), strict=False)
                 continue
             found = list(self._leaf(meta, way, page, nodes, kinds, broken))
             entries += len(found)
@@ -381,6 +393,11 @@ class Pages:
 
     def _nodes(self, meta: Meta, number: int) -> tuple[int, bytes, tuple[int, ...]]:
         """The kind of a page, the page, and where in it each of its nodes is."""
+        kind, page, lower, upper = self._tree_page(meta, number)
+        return kind, page, _places(number, page, lower, upper)
+
+    def _tree_page(self, meta: Meta, number: int) -> tuple[int, bytes, int, int]:
+        """The kind of a page, the page, and the ends of its free space."""
         at, flags, lower, upper = self._page(meta, number)
         kind = flags & ~_DIRTY
         if kind not in (_BRANCH, _LEAF):
@@ -391,11 +408,19 @@ class Pages:
         count = (lower - _HEADER.size) // 2
         if count < (2 if kind == _BRANCH else 1):
             raise BrokenPage(f"page {number} is too empty")
-        page = self._data[at : at + size]
-        offsets = struct.unpack_from(f"={count}H", page, _HEADER.size)
-        if min(offsets) != upper or max(offsets) > size - _NODE.size:
-            raise BrokenPage(f"page {number} has a node outside of itself")
-        return kind, page, offsets
+        return kind, self._data[at : at + size], lower, upper
+
+    def _ends_within(self, way: _Way, page: bytes, lower: int, upper: int) -> Ends | None:
+        """The keys of a sound leaf that belong there. None for others, which are worth a closer
+        look."""
+        is_ordered = way.low is not None
+        if sound_ends is not None:
+            found = sound_ends(page, is_ordered, self._end)
+        else:
+            found = _sound_ends(page, _places(way.page, page, lower, upper), is_ordered, self._end)
+        if found is None or way.leads_past(found[1]) or way.leads_past(found[2]):
+            return None
+        return found
 
     def _page(self, meta: Meta, number: int) -> tuple[int, int, int, int]:
         at = number * meta.page_size
@@ -450,19 +475,16 @@ class Pages:
         return self._data[at + _HEADER.size : at + _HEADER.size + size], count
 
 
-def _keys_within(way: _Way, page: bytes, nodes: tuple[int, ...]) -> list[bytes] | None:
-    """The keys of a sound leaf that belong there. None for others, which are worth a closer
-    look."""
-    is_ordered = way.low is not None
-    keys = (
-        _sound_keys(page, nodes, is_ordered) if sound_keys is None else sound_keys(page, is_ordered)
-    )
-    if keys is None or way.leads_past(keys[0]) or way.leads_past(keys[-1]):
-        return None
-    return keys
+def _places(number: int, page: bytes, lower: int, upper: int) -> tuple[int, ...]:
+    """Where in a page each of its nodes is."""
+    count = (lower - _HEADER.size) // 2
+    places = struct.unpack_from(f"={count}H", page, _HEADER.size)
+    if min(places) != upper or max(places) > len(page) - _NODE.size:
+        raise BrokenPage(f"page {number} has a node outside of itself")
+    return places
 
 
-def _sound_keys(page: bytes, nodes: tuple[int, ...], is_ordered: bool) -> list[bytes] | None:
+def _sound_ends(page: bytes, nodes: tuple[int, ...], is_ordered: bool, end: int) -> Ends | None:
     """The keys of a leaf that has nothing wrong and no large records, which most are: in half the
     time."""
     size, filled = len(page), min(nodes)
@@ -476,7 +498,10 @@ def _sound_keys(page: bytes, nodes: tuple[int, ...], is_ordered: bool) -> list[b
         keys.append(page[start:stop])
         filled += stop + length - at + (key_length + length) % 2
     in_order = not is_ordered or (sorted(keys) == keys and len(set(keys)) == len(keys))
-    return keys if filled == size and in_order else None
+    if filled != size or not in_order:
+        return None
+    ends = [each for each, _ in groupby(key[max(len(key) - end, 0) :] for key in keys)]
+    return len(keys), keys[0], keys[-1], ends
 
 
 def _require_filled(number: int, page: bytes, nodes: tuple[int, ...], filled: int) -> None:

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import document
-from bench.outcome import Comparison, Figure, Outcome, Sample
-from bench.plots import Bar, ratio_bars, value_bars
+from bench.outcome import DAY_GROUP, Comparison, Figure, Outcome, Sample
+from bench.plots import Bar, ratio_bars, value_bars, value_lines
 from bench.registry import MICRO, REAL, WorkDirectory, Workload
 from bench.report import as_json
 from bench.scale import QUICK
@@ -115,6 +115,28 @@ def test_half_and_double_are_as_long_on_either_side_of_one() -> None:
 def test_a_series_may_be_missing_at_a_bar() -> None:
     bars = [Bar("both", {"a": 1.0, "b": 10.0}), Bar("one", {"b": 5.0}), Bar("none", {})]
     assert len(_bars(value_bars("t", bars, ["a", "b"], "ms"))) == 3
+
+
+def test_a_line_goes_through_the_points_that_its_series_has() -> None:
+    points = [
+        Bar("8:00", {"a": 0.0, "b": 40.0}),
+        Bar("noon", {"a": 20.0}),
+        Bar("6 pm", {"a": 40.0}),
+    ]
+    drawn = ElementTree.fromstring(value_lines("t", points, ["a", "b"], "MB"))
+    lines = [each.attrib["points"].split() for each in drawn.iter(f"{SVG}polyline")]
+    ours, others = ([tuple(map(float, at.split(","))) for at in line] for line in lines)
+    assert len(ours) == 3 and others == [(ours[0][0], ours[2][1])]
+    assert ours[1][1] == pytest.approx((ours[0][1] + ours[2][1]) / 2)
+
+
+def test_a_day_is_drawn_as_lines() -> None:
+    rows = [
+        {"group": DAY_GROUP, "title": f"{n}", "unit": "MB", "columns": {"ckptfs": [n]}}
+        for n in (1.0, 2.0)
+    ]
+    ((name, svg),) = document._plots({"rows": [], "comparisons": rows})
+    assert name == "the-room-of-a-day-s-work" and "<polyline" in svg
 
 
 def test_words_are_escaped() -> None:

@@ -44,6 +44,13 @@ def test_the_longest_wait_beside_a_check_is_held_to_a_mark() -> None:
     assert comparison.columns["longest beside"] == [200.0]
 
 
+def test_the_slowest_calls_beside_a_delete_are_held_to_twice_those_without() -> None:
+    verb = Verb("delete", "delete", "delete", {})
+    found = _figures(_waits_found(verb, Waits([0.001]), Waits([0.003]), "note"))
+    assert found["waits-delete"].value == pytest.approx(3.0)
+    assert figure_verdict(found["waits-delete"]) == "above"
+
+
 def test_a_store_is_compared_with_compact_and_with_git() -> None:
     sizes = {
         "after 10 tool calls": {"ckptfs": 9.0, "git": 5.0},

@@ -176,10 +176,15 @@ _RULES = [
     (re.compile(r"(?<![\d.])\d+(\.\d+)? ?(ms|s|min)\b"), "TIME"),
     (re.compile(r"(?<![\d.])\d+(\.\d+)? (bytes|[KMGT]i?B)(?!\w)"), "SIZE"),
     (re.compile(r"\b(pid|process|session) \d+"), r"\1 N"),
+    (re.compile(r"\b\d{8}T\d{6}\.\d+Z-[0-9a-f]{8}\b"), "SNAPSHOT"),
     (re.compile(r"\b([\w.]+)-[0-9a-f]{4,16}\b"), r"\1-HASH"),
     (re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{12,64}\b"), "HASH"),
     (re.compile(r" {2,}"), "  "),
 ]
+
+
+#: What `umount` says where a sandbox of something else on the machine has a copy of the mount.
+_OF_OTHERS = re.compile(r".* (in|for) other mount namespaces ")
 
 
 def normal(line: str) -> str:
@@ -191,7 +196,8 @@ def normal(line: str) -> str:
 def agrees(expected: list[str], printed: list[str]) -> bool:
     """Whether this is what a page says; a line `...` stands for any lines, `...` in one for any
     text."""
-    wanted, found = _without_blank_end(expected), _without_blank_end(printed)
+    wanted = _without_blank_end(expected)
+    found = _without_blank_end([line for line in printed if not _OF_OTHERS.match(line)])
     pattern = "".join(
         r"(?:[^\n]*\n)*?" if line.strip() == "..." else _as_pattern(line) for line in wanted
     )

@@ -56,7 +56,12 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
 }
 #: Where pages go that no group names, by the beginning of their path.
-_REST = {"docs/agents/": "Agents", "docs/design/": "Design", "docs/": "Use"}
+_REST = {
+    "docs/PARALLEL": "Agents",
+    "docs/agents/": "Agents",
+    "docs/design/": "Design",
+    "docs/": "Use",
+}
 
 _STYLE = """
 :root { color-scheme: light dark; --text: #1f2328; --dim: #59636e; --back: #fff; --line: #d1d9e0;

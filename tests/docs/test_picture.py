@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.docs.picture import PICTURE, drawn, played, text_of
+from tests.docs.picture import PICTURE, Line, drawn, played, text_of
 from tests.docs.sessions import agrees
 
 
@@ -15,5 +15,9 @@ def test_the_picture_has_what_the_session_prints() -> None:
 
 
 def test_what_is_drawn_can_be_read() -> None:
-    lines = played()
+    lines = [
+        Line("ls <a> & b", "command"),
+        Line("    1  two  blanks", "output"),
+        Line("", "output"),
+    ]
     assert text_of(drawn(lines)) == [line.text for line in lines]

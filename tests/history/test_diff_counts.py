@@ -11,6 +11,8 @@ from ckptfs.history import removal
 from ckptfs.history.checkpoints import checkpoints
 from ckptfs.history.diff import compare
 from ckptfs.history.diff.compare import Counts, count_checkpoint
+from ckptfs.history.upkeep import finish
+from ckptfs.model import Epoch
 from tests.history.edits import Edits, edits
 
 
@@ -53,6 +55,49 @@ def test_deleting_the_checkpoint_before_invalidates_a_count(tmp_path: Path) -> N
         removal.delete(work.fs, checkpoints(work.store)[:2])
         assert counted(work) == [Counts(3, 0, 0)]
         assert len(cached(work)) == 1
+
+
+def test_what_was_counted_when_idle_is_not_counted_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with edits(tmp_path / "store") as work:
+        plant(work)
+        monkeypatch.setattr(compare, "_COUNTING_S", 60.0)
+        finish(work.fs, compare.counting_steps(work.fs, set()))
+        monkeypatch.setattr(compare, "_count_epoch", None)
+        assert counted(work) == [Counts(3, 0, 0), Counts(0, 2, 0), Counts(1, 0, 1)]
+
+
+def test_checkpoints_that_go_between_two_steps_of_counting_leave_nothing(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        for number in range(60):
+            work.put("file", b"%d" % number)
+            work.save()
+        steps = compare.counting_steps(work.fs, set())
+        next(steps)
+        compare.forget_counts(work.store)
+        removal.delete(work.fs, checkpoints(work.store)[10:30])
+        left = {str(checkpoint.epoch) for checkpoint in checkpoints(work.store)}
+        finish(work.fs, steps)
+        assert {*cached(work)} < left
+        # The first one after the gap is counted against the last one before it.
+        assert counted(work) == [Counts(1, 0, 0), *[Counts(0, 1, 0)] * 39]
+
+
+def test_a_checkpoint_that_takes_long_to_count_is_left_to_those_who_ask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with edits(tmp_path / "store") as work:
+        plant(work)
+        for number in range(500):
+            work.put(f"d/{number}", b"%d" % number)
+        work.save()
+        monkeypatch.setattr(compare, "_COUNTING_S", 0.0)
+        too_large: set[Epoch] = set()
+        finish(work.fs, compare.counting_steps(work.fs, too_large))
+        large = checkpoints(work.store)[-1].epoch
+        assert large in too_large and str(large) not in cached(work)
+        assert counted(work)[-1] == Counts(500, 0, 0)
 
 
 def test_forgotten_counts_are_counted_again(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history import Checkpoint, checkpoints, difference, preparing, purge, restore
 from ckptfs.history.diff.changed import changed_between
-from ckptfs.model import Ino
+from ckptfs.model import ROOT_INO, Ino
 from ckptfs.service import Service
 from tests.direct import assert_clean, shown
 from tests.history.edits import Edits, edits
+from tests.support.effort import lines_of
 
 
 def _change(work: Edits, rng: random.Random) -> None:
@@ -113,6 +114,20 @@ def test_a_restore_that_was_prepared_compares_nothing_twice(
     monkeypatch.setattr(difference.Difference, "_compare_inode", compared.append)
     assert Service(work.fs).restore(str(first.id)) is not None
     assert work.at("d1/3").size == 3_000 and not compared
+
+
+def test_directories_that_the_kernel_knows_are_not_read_in_the_step(
+    work: Edits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel drops files that are not open, but it keeps their directories."""
+    first = checkpoints(work.store)[0]
+    made = {work.mkdir(f"new {number}") for number in range(100)}
+    monkeypatch.setattr(work.fs, "can_ask", True)
+    monkeypatch.setattr(work.fs, "is_used", made.__contains__)
+    interrupts.finish(preparing(work.fs, first))
+    # To read one takes a hundred lines.
+    assert lines_of(lambda: restore(work.fs, first)) < 30 * len(made)
+    assert work.fs.seek(work.fs.head, ROOT_INO, b"new 7") is None
 
 
 def test_what_was_prepared_for_another_head_is_found_anew(work: Edits) -> None:

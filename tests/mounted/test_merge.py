@@ -316,3 +316,22 @@ def test_a_program_that_appends_goes_on_at_the_end_of_what_was_merged(
     assert (work.path / "text").read_text() == wanted
     assert (work.path / "text").stat().st_size == len(wanted)
     assert (work.path / ".checkpoints" / save(work) / "text").read_text() == wanted
+
+
+def test_a_fork_is_merged_into_another_and_into_main(work: Workspace) -> None:
+    write(work, text=lines())
+    made = succeed(work.cli("fork", "side", "-n", "2", "--json", "-w", work.path)).stdout
+    one, two = (Path(each["path"]) for each in json.loads(made)["forks"])
+    (one / "text").write_text(lines(l1="one"))
+    (two / "text").write_text(lines(l7="two"))
+    succeed(merge(work, "side-1", "--into", "side-2"))
+    assert (two / "text").read_text() == lines(l1="one", l7="two")
+    assert (work.path / "text").read_text() == lines()
+    succeed(work.cli("merge", "side-2", "--into", "main", "-w", one))
+    assert (work.path / "text").read_text() == lines(l1="one", l7="two")
+    assert (one / "text").read_text() == lines(l1="one")
+    for into, reason in (("side-1", "into itself"), ("nowhere", "there is no fork of that name")):
+        done = merge(work, "side-1", "--into", into)
+        assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
+    succeed(work.cli("undo", "--force", "-w", work.path))
+    assert (work.path / "text").read_text() == lines()

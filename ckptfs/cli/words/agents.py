@@ -14,7 +14,7 @@ def _hook(hook: VerbParser) -> None:
     hook.usage = (
         "ckptfs hook [--agent AGENT [--event EVENT]]\n"
         "       ckptfs hook install|uninstall AGENT|--all [--project | --user]\n"
-        "                   [--dry-run | --yes]\n"
+        "                   [--forks] [--dry-run | --yes]\n"
         "       ckptfs hook status\n"
         "       ckptfs hook plugin DIR"
     )
@@ -28,6 +28,11 @@ def _hook(hook: VerbParser) -> None:
         help="in the settings of the workspace (the default, but not for opencode)",
     )
     where.add_argument("--user", action="store_true", help="in your own settings, for all projects")
+    hook.add_argument(
+        "--forks",
+        action="store_true",
+        help="of Claude Code: work trees are forks of the workspace, too",
+    )
     how = hook.add_mutually_exclusive_group()
     how.add_argument("--dry-run", action="store_true", help="only show what would change")
     how.add_argument("--yes", action="store_true", help="do not ask")

@@ -109,6 +109,12 @@ def _merge(merge: VerbParser) -> None:
         help="ours, theirs or markers for one conflict; may be given again",
     )
     merge.add_argument(
+        "--into",
+        metavar="FORK",
+        default="",
+        help="merge into that fork, or into `main`, instead of the workspace at hand",
+    )
+    merge.add_argument(
         "--driver",
         metavar="COMMAND",
         default=None,

@@ -82,7 +82,7 @@ def lend_loops(module: ServerModule | None) -> None:
     """Give the layers below what the module does for them before there is a mount."""
     if module is not None:
         lower.pass_unchanged, lower.read_small = module.pass_unchanged, module.read_small
-        pages.sound_keys = module.sound_keys
+        pages.sound_ends = module.sound_ends
 
 
 Other = Callable[[int, int, int, int, int, bytes], bytes | None]

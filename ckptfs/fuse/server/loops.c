@@ -232,44 +232,68 @@ PyObject *read_small(PyObject *module, PyObject *args)
 
 /* -- a page of LMDB's file --------------------------------------------------------------------- */
 
-static PyObject *no_keys(PyObject *keys)
+/* Appends the last bytes of a key, unless the one before it ends with the same. */
+static int add_end(PyObject *ends, const Node *node, const Node *last, size_t size)
 {
-    Py_XDECREF(keys);
-    Py_RETURN_NONE;
+    size_t length = node->key_size < size ? node->key_size : size;
+    const unsigned char *end = node->data + node->key_size - length;
+    if (last && length == (last->key_size < size ? last->key_size : size) &&
+        !memcmp(last->data + last->key_size - length, end, length))
+        return 0;
+    PyObject *found = PyBytes_FromStringAndSize((const char *)end, (Py_ssize_t)length);
+    int failed = !found || PyList_Append(ends, found);
+    Py_XDECREF(found);
+    return failed ? -1 : 0;
 }
 
-PyObject *sound_keys(PyObject *module, PyObject *args)
+/* Goes through the nodes of a leaf. 1 if it is sound, 0 if not, -1 if Python has no memory. */
+static int look_at_leaf(const unsigned char *page, int ordered, size_t end, PyObject *ends)
+{
+    const Page *head = (const void *)page;
+    unsigned count = count_of(head);
+    size_t filled = head->upper, lowest = PAGE;
+    const Node *last = NULL;
+    for (unsigned i = 0; i < count; i++) {
+        size_t at = head->places[i];
+        const Node *node = (const void *)(page + at);
+        if (at & 1 || at < head->upper || at + sizeof *node > PAGE || node->flags || node->high ||
+            !node->key_size || at + sizeof *node + node->key_size + node->low > PAGE)
+            return 0;
+        if (ordered && last && compare(last, (Bytes){node->data, node->key_size}) >= 0)
+            return 0;
+        size_t length = (size_t)node->key_size + node->low;
+        filled += sizeof *node + length + length % 2;
+        lowest = at < lowest ? at : lowest;
+        if (add_end(ends, node, last, end))
+            return -1;
+        last = node;
+    }
+    return filled == PAGE && lowest == head->upper;
+}
+
+PyObject *sound_ends(PyObject *module, PyObject *args)
 {
     const unsigned char *page;
     Py_ssize_t size;
     int ordered;
-    if (!PyArg_ParseTuple(args, "y#p", &page, &size, &ordered))
+    Py_ssize_t end;
+    if (!PyArg_ParseTuple(args, "y#pn", &page, &size, &ordered, &end))
         return NULL;
     const Page *head = (const void *)page;
     if (size != PAGE || head->lower <= sizeof *head || head->lower & 1 ||
         head->lower > head->upper || head->upper > PAGE)
         Py_RETURN_NONE;
-    unsigned count = count_of(head);
-    size_t filled = head->upper;
-    const Node *last = NULL;
-    PyObject *keys = PyList_New(count);
-    for (unsigned i = 0; keys && i < count; i++) {
-        size_t at = head->places[i];
-        const Node *node = (const void *)(page + at);
-        if (at & 1 || at < head->upper || at + sizeof *node > PAGE || node->flags || node->high ||
-            !node->key_size || at + sizeof *node + node->key_size + node->low > PAGE)
-            return no_keys(keys);
-        if (ordered && last && compare(last, (Bytes){node->data, node->key_size}) >= 0)
-            return no_keys(keys);
-        size_t length = (size_t)node->key_size + node->low;
-        filled += sizeof *node + length + length % 2;
-        PyObject *key = PyBytes_FromStringAndSize((const char *)node->data, node->key_size);
-        if (!key) {
-            Py_DECREF(keys);
+    PyObject *ends = PyList_New(0);
+    int sound = ends ? look_at_leaf(page, ordered, (size_t)end, ends) : -1;
+    if (sound <= 0) {
+        Py_XDECREF(ends);
+        if (sound < 0)
             return NULL;
-        }
-        PyList_SET_ITEM(keys, i, key);
-        last = node;
+        Py_RETURN_NONE;
     }
-    return keys && filled != PAGE ? no_keys(keys) : keys;
+    unsigned count = count_of(head);
+    const Node *first = (const void *)(page + head->places[0]);
+    const Node *last = (const void *)(page + head->places[count - 1]);
+    return Py_BuildValue("Iy#y#N", count, first->data, (Py_ssize_t)first->key_size, last->data,
+                         (Py_ssize_t)last->key_size, ends);
 }

@@ -10,7 +10,7 @@
 
 PyObject *pass_unchanged(PyObject *module, PyObject *args);
 PyObject *read_small(PyObject *module, PyObject *args);
-PyObject *sound_keys(PyObject *module, PyObject *args);
+PyObject *sound_ends(PyObject *module, PyObject *args);
 
 #pragma GCC visibility pop
 
@@ -23,8 +23,9 @@ PyObject *sound_keys(PyObject *module, PyObject *args);
      "read_small(directory, name, limit) -> (attributes, content, time)\n\n"                       \
      "A regular file up to that long, without holes, other names and extended attributes, and\n"   \
      "when it was opened; None of others."},                                                       \
-    {"sound_keys", sound_keys, METH_VARARGS,                                                       \
-     "sound_keys(page, ordered) -> keys\n\n"                                                       \
-     "The keys of a leaf that has nothing wrong and no large records; None of others."}
+    {"sound_ends", sound_ends, METH_VARARGS,                                                       \
+     "sound_ends(page, ordered, end) -> (count, first, last, ends)\n\n"                            \
+     "The keys of a leaf that has nothing wrong and no large records: how many, the first, the\n"  \
+     "last, and the last ``end`` bytes of each, equal ones in a row once; None of others."}
 
 #endif

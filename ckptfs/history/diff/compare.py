@@ -4,13 +4,14 @@ Turns references into views and views into changes. How changes are shown or sen
 
 Counts of changes are cached in the store: a list shows those of a hundred checkpoints at once, and
 a sealed one never changes. A cached count names the checkpoint that it was counted against, so that
-deleting that one invalidates it. Code that changes history in place calls `forget_counts`."""
+deleting that one invalidates it. Code that changes history in place calls `forget_counts`. A daemon
+counts when it is idle (`counting_steps`): what lists all checkpoints then has only to read."""
 
 from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from ckptfs.errors import CheckpointUnknown
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import (
     Checkpoint,
+    checkpoints,
     empty_view,
     nearest,
     of_epoch,
@@ -31,6 +33,7 @@ from ckptfs.history.diff.tree import ADDED, DELETED, Change, compare_views, unor
 from ckptfs.history.excluded import hidden_by_excluded
 from ckptfs.history.paths import ROOT_PATH, is_within, seek, select
 from ckptfs.history.references import resolve
+from ckptfs.history.upkeep import Steps
 from ckptfs.model import Epoch
 from ckptfs.store import Store, View
 from ckptfs.store.format import NO_EPOCH
@@ -189,6 +192,9 @@ def _content(fs: Filesystem, view: View, path: bytes, limit: int) -> bytes | Non
 #: counts. So a list of the newest costs the same however many there are.
 _COUNTS = b"counts"
 _SPAN = 256
+#: How many checkpoints are counted in a step, and for how long one of them may take.
+_BATCH = 16
+_COUNTING_S = 0.005
 #: How many records `unsaved_counts` compares at most: some hundredths of a second.
 _PASSING_MAX = 5_000
 
@@ -208,6 +214,44 @@ def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
         found.append(Counts(*figures))
     known.save()
     return found
+
+
+def counting_steps(fs: Filesystem, too_large: set[Epoch]) -> Steps:
+    """Count what was not counted yet, a few checkpoints in a step. What would take longer than a
+    step may is added to ``too_large``, and left to those who ask for it."""
+    store = fs.store
+    for some in _batched(checkpoints(store)):
+        store.pending.flush()
+        known = _KnownCounts(fs)  # the last step's may have been forgotten since
+        for checkpoint in some:
+            epoch = checkpoint.epoch
+            if of_epoch(store, epoch) is None or epoch in too_large:
+                continue
+            came_from = origin(store, epoch)
+            if known.get(epoch)[0] != came_from:
+                try:
+                    figures = _count_quickly(fs, epoch, came_from)
+                except interrupts.OverBudget:
+                    too_large.add(epoch)
+                else:
+                    known.put(epoch, [came_from, *figures])
+        known.save()
+        yield None
+
+
+def _batched(items: list[Checkpoint]) -> Iterator[list[Checkpoint]]:
+    for start in range(0, len(items), _BATCH):
+        yield items[start : start + _BATCH]
+
+
+def _count_quickly(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
+    """Raises `OverBudget` if it takes long."""
+    with (
+        interrupts.watching(lambda: False),
+        interrupts.limited(_COUNTING_S),
+        interrupts.stoppable(),
+    ):
+        return _count_epoch(fs, epoch, came_from)
 
 
 def unsaved_counts(fs: Filesystem) -> Counts | None:

@@ -1,0 +1,138 @@
+"""Work trees that agents ask for by a hook: forks of the workspace, else trees of git."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptfs.agents.worktrees import fork_name
+from tests.hooks.conftest import RECORDINGS, Agent
+from tests.support.mounting import ckptfs, succeed
+
+
+def asked(where: Path, **given: str) -> dict[str, Any]:
+    """What Claude Code sends."""
+    record: dict[str, Any] = json.loads((RECORDINGS / "trees" / "claude.json").read_text())["input"]
+    return {**record, "cwd": str(where), "transcript_path": "", **given}
+
+
+def removed(path: str) -> dict[str, str]:
+    return {"hook_event_name": "WorktreeRemove", "cwd": path, "worktree_path": path}
+
+
+def forks(agent: Agent) -> list[str]:
+    words = ("forks", "--json", "-w", str(agent.work.path))
+    return [each["name"] for each in json.loads(succeed(agent.work.cli(*words)).stdout)["forks"]]
+
+
+def test_a_work_tree_is_a_fork_beside_the_workspace(agent: Agent) -> None:
+    work = agent.work.path
+    (work / "src").mkdir(exist_ok=True)
+    (work / "src" / "unsaved").write_text("not saved yet")
+    made = agent.call(asked(work / "src", name="feature/x"))
+    path = made.stdout.decode().splitlines()[-1]
+    assert (path, made.stderr) == (f"{work}.forks/feature-x", b"")
+    assert os.path.realpath(path) == path
+    assert Path(path, "src", "unsaved").read_text() == "not saved yet"
+    Path(path, "src", "there").write_text("work")
+    assert not (work / "src" / "there").exists()
+    again = agent.call(asked(work, name="feature/x"))
+    assert again.stdout == made.stdout
+    assert forks(agent) == ["feature-x"]
+    gone = agent.call(removed(path))
+    assert (gone.stdout, gone.stderr) == (b"", b"")
+    assert forks(agent) == []
+    assert not os.path.exists(path)
+    states = [work / ".checkpoints" / str(number) / "src" for number in range(10)]
+    assert [(state / "there").read_text() for state in states if (state / "there").exists()]
+
+
+def test_where_nothing_is_mounted_git_makes_it(agent: Agent, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    made = agent.call(asked(repository, name="x"))
+    path = made.stdout.decode().splitlines()[-1]
+    assert path == f"{repository}/.claude/worktrees/x"
+    assert Path(path, ".git").is_file()
+    agent.call(removed(path))
+    assert not os.path.exists(path)
+
+
+def test_where_none_can_be_had_no_path_is_printed(agent: Agent, tmp_path: Path) -> None:
+    done = agent.call(asked(tmp_path))
+    assert done.stdout == b""
+    assert b"no work tree was made: " in done.stderr
+    done = agent.call(removed("relative"))
+    assert (done.stdout, b"names no path" in done.stderr) == (b"", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [("x", "x"), ("a/b c", "a-b-c"), ("12", "tree-12"), ("..", "tree"), ("", "tree")],
+)
+def test_a_name_is_one_that_a_fork_may_have(name: str, wanted: str) -> None:
+    assert fork_name(name) == wanted
+
+
+def test_the_hook_is_installed_when_asked_for(agent: Agent) -> None:
+    work = agent.work
+    file = work.path / ".claude/settings.json"
+
+    def hook(*words: str) -> subprocess.CompletedProcess[str]:
+        return ckptfs("hook", *words, "--yes", env=work.env, cwd=work.path)
+
+    succeed(hook("install", "claude"))
+    assert "WorktreeCreate" not in file.read_text()
+    succeed(hook("install", "claude", "--forks"))
+    assert {"WorktreeCreate", "WorktreeRemove"} <= json.loads(file.read_text())["hooks"].keys()
+    succeed(hook("uninstall", "claude"))
+    assert not file.exists()
+    refused = hook("install", "codex", "--forks")
+    assert (refused.returncode, "it has none" in refused.stderr) == (2, True)
+
+
+#: Stands in for opencode, which calls an adapter in this order.
+HOST = """
+import { pathToFileURL } from "node:url"
+const [path, directory, name] = process.argv.slice(2)
+const plugin = (await import(pathToFileURL(path))).default
+const adapters = {}
+const experimental_workspace = { register: (type, adapter) => { adapters[type] = adapter } }
+await plugin.server({ directory, client: {}, project: {}, experimental_workspace })
+const fork = adapters.ckptfs
+const config = await fork.configure({ id: "wrk_1", type: "ckptfs", name, branch: null })
+await fork.create(config, {})
+const target = await fork.target(config)
+if (process.argv[5]) await fork.remove(config)
+console.log(JSON.stringify(target))
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_a_workspace_of_opencode_is_a_fork(agent: Agent, tmp_path: Path) -> None:
+    work = agent.work
+    words = ("hook", "install", "opencode", "--yes", "--project")
+    succeed(ckptfs(*words, env=work.env, cwd=work.path))
+    plugin = tmp_path / "ckptfs.mjs"
+    shutil.copy(work.path / ".opencode/plugins/ckptfs.js", plugin)
+    (tmp_path / "host.mjs").write_text(HOST)
+    for more, left in (([], ["opencode-an-idea"]), (["remove"], [])):
+        ran = subprocess.run(
+            ["node", tmp_path / "host.mjs", plugin, work.path, "an idea", *more],
+            env={**os.environ, **work.env},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (ran.returncode, ran.stderr) == (0, "")
+        place = f"{work.path}.forks/opencode-an-idea"
+        assert json.loads(ran.stdout) == {"type": "local", "directory": place}
+        assert forks(agent) == left
