@@ -40,7 +40,8 @@ def _claude(event: str, text: str, refuse: bool) -> JsonObject:
     return {"hookSpecificOutput": {"hookEventName": event, **said}}
 
 
-def _codex(event: str, text: str, refuse: bool) -> JsonObject:
+def _droid(event: str, text: str, refuse: bool) -> JsonObject:
+    """Before a tool it takes no context for the model; people read the message."""
     return _claude(event, text, refuse) if refuse else {"systemMessage": text}
 
 
@@ -66,8 +67,10 @@ def _cline(event: str, text: str, refuse: bool) -> JsonObject:
 _FORMS: dict[str, Callable[[str, str, bool], JsonObject]] = {
     "claude": _claude,
     "qwen": _claude,
-    "codex": _codex,
-    "droid": _codex,
+    # Codex has `additionalContext` before a tool since May 2026; earlier versions name it as not
+    # supported, and go on.
+    "codex": _claude,
+    "droid": _droid,
     "gemini": _gemini,
     "cursor": _cursor,
     "copilot": _copilot,

@@ -28,6 +28,7 @@ from ckptfs.api.values import (
     Comparison,
     EventStream,
     FileVersion,
+    Fork,
     Handler,
     MergeResult,
     PruneDecision,
@@ -37,6 +38,7 @@ from ckptfs.api.values import (
     change_of,
     checkpoint_of,
     diff_of,
+    fork_of,
 )
 from ckptfs.api.workspace import Sessions, restore
 from ckptfs.config import Workspace
@@ -336,6 +338,37 @@ class CheckpointService:
             raise MergeConflict(open_conflicts)
         return result
 
+    def fork(
+        self,
+        name: str,
+        *,
+        start: str = "",
+        at: AnyPath | None = None,
+        without: Sequence[str] = (),
+    ) -> CheckpointService:
+        """Let a second line of work begin as this one is now, or as the checkpoint ``start``; the
+        service of it, which is a workspace like any other. ``at`` is where to mount it, in place of
+        the usual place; what matches a pattern of ``without`` is not in it."""
+        asked: JsonObject = {"name": name, "start": start, "without": [*without]}
+        if at is not None:
+            asked["at"] = str(places.resolve(os.path.expanduser(at)))
+        (made,) = self._sessions.call("fork", {**asked, **self._sessions.caller()})["forks"]
+        return CheckpointService(made["path"])
+
+    def forks(self) -> builtins.list[Fork]:
+        """The forks of the workspace, in the order in which they were made."""
+        return [fork_of(found) for found in self._sessions.call("forks")["forks"]]
+
+    def delete_fork(self, name: str, *, force: bool = False) -> Checkpoint:
+        """End a fork; the checkpoint of its last state, which stays for a day. Raises `ForkBusy`
+        while a process is in it, unless ``force``."""
+        asked = {"name": name, "force": force, **self._sessions.caller()}
+        return self.get(str(self._sessions.call("fork_delete", asked)["checkpoint"]))
+
+    def rename_fork(self, name: str, new: str) -> None:
+        """Give a fork another name, and with it another path unless it was made with ``at``."""
+        self._sessions.call("fork_rename", {"name": name, "new": new})
+
     def undo(
         self, dry_run: bool = False, *, token: str = "", if_unchanged: bool = False
     ) -> RestoreResult:
@@ -567,6 +600,9 @@ class AsyncCheckpointService:
         self.rewind = in_thread(service.rewind)
         self.merge = in_thread(service.merge)
         self.compare = in_thread(service.compare)
+        self.forks = in_thread(service.forks)
+        self.delete_fork = in_thread(service.delete_fork)
+        self.rename_fork = in_thread(service.rename_fork)
         self.undo = in_thread(service.undo)
         self.redo = in_thread(service.redo)
         self.prune = in_thread(service.prune)
@@ -584,6 +620,19 @@ class AsyncCheckpointService:
         self.tasks = in_thread(service.tasks)
         self.revert_task = in_thread(service.revert_task)
         self.call = in_thread(service.call)
+
+    async def fork(
+        self,
+        name: str,
+        *,
+        start: str = "",
+        at: AnyPath | None = None,
+        without: Sequence[str] = (),
+    ) -> AsyncCheckpointService:
+        """As `CheckpointService.fork`."""
+        making = in_thread(self.service.fork)
+        made = await making(name, start=start, at=at, without=without)
+        return AsyncCheckpointService(made.workspace.path)
 
     async def watch(self) -> AsyncIterator[CheckpointEvent]:
         """Events of the mounted workspace, of whichever process."""

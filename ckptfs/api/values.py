@@ -295,7 +295,37 @@ class WorkspaceStatus:
     daemon: JsonObject = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Fork:
+    """A second line of work; ``added``, ``modified`` and ``deleted`` are paths since it parted."""
+
+    name: str
+    #: Where it is mounted; empty if it is not.
+    path: str
+    #: The checkpoint where it parted, if there still is one.
+    base_id: str | None
+    timestamp: datetime
+    checkpoints: int
+    added: int
+    modified: int
+    deleted: int
+
+
 # -- from records ----------------------------------------------------------------------------------
+
+
+def fork_of(record: JsonObject) -> Fork:
+    base = record["base_id"]
+    return Fork(
+        name=record["name"],
+        path=record["path"],
+        base_id=None if base is None else str(base),
+        timestamp=moment(record["time_ns"]),
+        checkpoints=record["checkpoint_count"],
+        added=record["added"],
+        modified=record["modified"],
+        deleted=record["deleted"],
+    )
 
 
 def checkpoint_of(record: JsonObject, files: Callable[[], list[str]] | None = None) -> Checkpoint:
@@ -380,6 +410,8 @@ class CheckpointEvent:
     CHECKPOINT_RESTORED: ClassVar[str] = "checkpoint_restored"
     CHECKPOINTS_PRUNED: ClassVar[str] = "checkpoints_pruned"
     COLLISION: ClassVar[str] = "collision"
+    FORK_CREATED: ClassVar[str] = "fork_created"
+    FORK_DELETED: ClassVar[str] = "fork_deleted"
     ERROR: ClassVar[str] = "error"
 
     kind: str
@@ -390,6 +422,8 @@ class CheckpointEvent:
     #: What else is known: the record of the checkpoint or restore, the ids of pruned checkpoints
     #: (``ids``), the ``collisions``, the error (``kind``, ``message``, ``hint``).
     data: dict[str, Any] = field(default_factory=dict)
+    #: The name of the fork that it happened in; empty for the workspace itself.
+    fork: str = ""
 
 
 #: The kinds of events that there are.
@@ -399,6 +433,8 @@ EVENTS = (
     CheckpointEvent.CHECKPOINT_RESTORED,
     CheckpointEvent.CHECKPOINTS_PRUNED,
     CheckpointEvent.COLLISION,
+    CheckpointEvent.FORK_CREATED,
+    CheckpointEvent.FORK_DELETED,
     CheckpointEvent.ERROR,
 )
 
@@ -413,6 +449,7 @@ def event_of(record: JsonObject) -> CheckpointEvent:
         timestamp=moment(record["time_ns"]),
         checkpoint_id=None if found is None else str(found),
         data=record["data"],
+        fork=record.get("fork", ""),
     )
 
 

@@ -213,12 +213,25 @@ class _Values:
     def settings(self, current: str) -> Iterator[str]:
         return _matching((f"{name}\t" for name in SETTING_NAMES), current)
 
+    def forks(self, current: str) -> Iterator[str]:
+        """Forks, for the verb about them; for others where a fork or a checkpoint may stand."""
+        return (
+            _matching(iter(self._forks()), current)
+            if self._verb == "fork"
+            else self.states(current)
+        )
+
+    def _forks(self) -> list[str]:
+        found = self._ask("forks", {})["forks"]
+        return [f"{each['name']}\ta fork" for each in found]
+
     def states(self, current: str) -> Iterator[str]:
         """Checkpoints by number and tag, newest first; where a fork may stand, `main` too."""
         found = self._ask("list", {"limit": _CHECKPOINTS})["checkpoints"]
         lines: list[str] = []
-        if self._verb in ("merge", "compare"):
+        if self._verb in ("merge", "compare", "diff"):
             lines.append("main\tthe workspace itself")
+            lines += self._forks()
         for each in reversed(found):
             lines.append(f"{each['id']}\t{_text(each['message'])}")
             if each["tag"] and each["tag"].isprintable():
@@ -286,7 +299,8 @@ def _text(message: str) -> str:
 
 
 _MEANINGS: dict[str, Callable[[_Values, str], Iterator[str]]] = {
-    **dict.fromkeys(("ID", "A", "B", "FROM TO", "NAME"), _Values.states),
+    **dict.fromkeys(("ID", "A", "B", "FROM TO"), _Values.states),
+    "NAME": _Values.forks,
     **dict.fromkeys(("DIR", "SRC", "DEST"), _Values.directories),
     **dict.fromkeys(("PATH", "P"), _Values.paths),
     "[NAME=]FILE": _Values.files,

@@ -44,6 +44,9 @@ log = logging.getLogger(__name__)
 #: How many may stand at once. Each is a mount, of which fusermount3 allows a user 1,000, and a
 #: few descriptors.
 FORKS_MAX = 500
+#: Seconds for which an unmount is tried again while the kernel says EBUSY, and between two tries.
+_BUSY_PATIENCE = 2.0
+_LOOK_AGAIN = 0.02
 
 
 class Wish(NamedTuple):
@@ -74,6 +77,7 @@ class NamedForks:
         self._lines = lines
         self._workspace = workspace
         self._store = lines.main.service.fs.store
+        lines.on_end = self._ended
 
     def points(self) -> Mapping[bytes, ForkPoint]:
         """What stands in `.forks`."""
@@ -167,6 +171,10 @@ class NamedForks:
         nodes = {Ino(FORKS_ROOT), *(Ino(FORKS_ROOT + fork.number) for fork in changed)}
         await self._lines.main.invalidate({root, *inside}, nodes)
 
+    async def _ended(self, line: Line) -> None:
+        if line.number in self._store.forks:
+            await self._announce([self._store.forks[line.number]])
+
     # -- changing ----------------------------------------------------------------------------------
 
     async def delete(self, name: str, cause: Cause, *, force: bool, asking: int) -> Checkpoint:
@@ -222,7 +230,7 @@ class NamedForks:
             if users:
                 raise ForkBusy(line.name, verb, users)
         try:
-            await self._lines.end(line, detach=force)
+            await self._end_patiently(line, detach=force)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
@@ -252,11 +260,11 @@ class NamedForks:
 
     async def require_idle(self, asking: int) -> None:
         """Refuse an unmount of the workspace while a process is in a fork."""
-        for line in self._lines:
-            if line.name:
-                found = partial(mounts.holders, line.path, but=asking)
-                if users := await trio.to_thread.run_sync(found):
-                    raise MountpointBusy(line.path, users)
+        places = [line.path for line in self._lines if line.name]
+        if places:
+            found = partial(mounts.holders_by_mount, places, but=asking)
+            for place, users in (await trio.to_thread.run_sync(found)).items():
+                raise MountpointBusy(place, users)
 
     async def unmount_all(self, *, detach: bool) -> None:
         """Unmount all before the workspace is; or none, if one of them is busy."""
@@ -264,7 +272,7 @@ class NamedForks:
             if not line.name:
                 continue
             try:
-                await self._lines.end(line, detach=detach)
+                await self._end_patiently(line, detach=detach)
             except OSError as error:
                 await self.mount_all()
                 if error.errno != errno.EBUSY:
@@ -273,6 +281,19 @@ class NamedForks:
             await trio.to_thread.run_sync(self._leave, line)
         with suppress(OSError):
             os.rmdir(self._workspace.forks)
+
+    async def _end_patiently(self, line: Line, *, detach: bool) -> None:
+        """Others may look at a mount for a moment, as they do at all of them."""
+        deadline = trio.current_time() + _BUSY_PATIENCE
+        while True:
+            try:
+                await self._lines.end(line, detach=detach)
+            except OSError as error:
+                if error.errno != errno.EBUSY or trio.current_time() > deadline:
+                    raise
+                await trio.sleep(_LOOK_AGAIN)
+            else:
+                return
 
     def _leave(self, line: Line) -> None:
         """Leave no mountpoint of ours behind; a place that its user chose stays."""

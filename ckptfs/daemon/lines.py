@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -221,6 +221,8 @@ class Lines:
         self.connections = Connections()
         self.mount_connections = MountConnections()
         self.nursery: trio.Nursery
+        #: Called after a fork was unmounted from outside.
+        self.on_end: Callable[[Line], Awaitable[None]]
 
     def __iter__(self) -> Iterator[Line]:
         """The main line first."""
@@ -293,6 +295,7 @@ class Lines:
         if self._forks.get(line.number) is line:
             log.info("fork %s is not mounted any more", line.name)
             self._forget(line)
+            await self.on_end(line)
 
     async def end(self, line: Line, *, detach: bool) -> None:
         """Unmount a fork; with ``detach`` also from programs that still use it, for which it is
@@ -303,8 +306,12 @@ class Lines:
         line.locate()
         place = mounts.uncovered(line.device, line.path)
         await line.sync()
-        await trio.to_thread.run_sync(partial(mounts.unmount, place, detach=detach))
-        self._forks.pop(line.number, None)
+        del self._forks[line.number]  # else its end would be taken for one from outside
+        try:
+            await trio.to_thread.run_sync(partial(mounts.unmount, place, detach=detach))
+        except BaseException:
+            self._forks[line.number] = line
+            raise
         self.connections.remove(connection)
         self._forget(line)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -299,6 +299,27 @@ def holders(mountpoint: Path, *, but: int = 0, device: int | None = None) -> lis
         )
     ]
     return shortened(found)
+
+
+def holders_by_mount(mountpoints: Iterable[Path], *, but: int = 0) -> dict[Path, list[str]]:
+    """The same of several mountpoints, with one look at all processes; only those in use."""
+    wanted = {str(path): path for path in mountpoints}
+    found: dict[Path, list[str]] = {}
+    for pid in processes():
+        if pid not in (os.getpid(), but):
+            for point in {_point_of(path, wanted) for _, path in _used(pid)} - {""}:
+                found.setdefault(wanted[point], []).append(f"{command_of(pid)} ({pid})")
+    return {path: shortened(users) for path, users in found.items()}
+
+
+def _point_of(path: str, mountpoints: Container[str]) -> str:
+    """The mountpoint that a path lies in, or nothing."""
+    while path not in mountpoints:
+        above = os.path.dirname(path)
+        if above == path or not above:
+            return ""
+        path = above
+    return path
 
 
 def shortened(found: list[str]) -> list[str]:

@@ -65,6 +65,7 @@ class WatchNotifier:
         self._idle.set()
 
     def add(self, changed: Changed) -> None:
+        """Take what was changed; the sets are the notifier's from here on."""
         if changed.entries or changed.inodes:
             self._pending.append(changed)
             self._idle = trio.Event()
@@ -84,6 +85,7 @@ class WatchNotifier:
             paths = await self._slices.run(steps, in_turn=False) if watched else []
             if paths:
                 await _in_thread(touch, self._mountpoint, paths)
+            await self._slices.run(_let_go(pending), in_turn=False)
             if not self._pending:
                 self._idle.set()
 
@@ -111,7 +113,8 @@ def heard(
     it has never heard of an inode that neither was in the head before nor was ``nameless``, nor of
     the entries of such a directory."""
     if before.epoch == fs.head.epoch and not fs.can_ask:
-        return changed, {}  # a purge: what was there before is nowhere any more
+        # A purge: what was there before is nowhere any more.
+        return Changed(set(changed.inodes), set(changed.entries)), {}
     known, after = Changed(set(), set()), fs.head
     parents: dict[Ino, bool] = {}
     for number, ino in enumerate(changed.inodes):
@@ -163,6 +166,16 @@ def _vanished(
         if now is None or (now.is_file and ino in changed.inodes):
             found[place] = ino
     return found
+
+
+def _let_go(pending: list[Changed]) -> Steps[None]:
+    """Free what is done with. A million names at once would take half a second."""
+    for changed in pending:
+        for done in (changed.entries, changed.inodes):
+            while done:
+                done.pop()
+                if len(done) % _STRIDE == 0 and interrupts.is_due():
+                    yield
 
 
 def _places(

@@ -150,6 +150,7 @@ VALUES = [
     values.Comparison,
     values.FileChange,
     values.FileVersion,
+    values.Fork,
     values.ConflictedPath,
     values.MergeResult,
     values.PruneDecision,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ckptfs import config
+from ckptfs.agents import collisions
 from ckptfs.control.client import Client
 from tests.hooks.conftest import Agent
 from tests.support.mounting import succeed
@@ -193,3 +194,23 @@ def test_each_agent_is_refused_in_its_own_words(
     said = one.hook("PreToolUse", "Edit", {"file_path": str(file)})
     assert said.items() >= refusal.items()
     assert bool(said) == bool(refusal)
+
+
+@pytest.mark.parametrize("refuse", [False, True], ids=["tell", "refuse"])
+@pytest.mark.parametrize(
+    ("agent", "tells"),
+    [("claude", "model"), ("qwen", "model"), ("codex", "model"), ("droid", "people")],
+)
+def test_an_agent_is_told_in_the_form_that_it_takes(agent: str, tells: str, refuse: bool) -> None:
+    found = {"collisions": [{"message": "a.py: changed by B"}], "refuse": refuse}
+    said = json.loads(collisions.answer(agent, "PreToolUse", found))
+    own = said.get("hookSpecificOutput", {})
+    if refuse:
+        assert own["permissionDecision"] == "deny"
+        assert "a.py: changed by B" in own["permissionDecisionReason"]
+    elif tells == "model":
+        assert "a.py: changed by B" in own["additionalContext"]
+        assert "permissionDecision" not in own
+    else:
+        assert "a.py: changed by B" in said["systemMessage"]
+        assert own == {}

@@ -15,6 +15,7 @@ import pytest
 
 from tests.support.mounting import Workspace, ckptfs, is_mounted, succeed, workspace
 from tests.support.staging import USER, said
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.needs_mount, pytest.mark.compiled_only]
 
@@ -438,7 +439,7 @@ def test_a_fork_cannot_be_unmounted_alone(work: Workspace) -> None:
     assert is_mounted(idea)
     # By hand it can: it stays in the store, and comes back with the next mount.
     succeed(subprocess.run(["umount", idea], capture_output=True, text=True))
-    assert (work.path / ".forks").exists() is False
+    wait_until(lambda: not (work.path / ".forks").exists(), "the daemon has noticed")
     assert listed(work)["idea"]["path"] == ""
     work.remount()
     assert is_mounted(idea)
@@ -458,6 +459,55 @@ def test_a_deleted_checkpoint_is_gone_from_every_fork(work: Workspace) -> None:
     assert (idea / ".checkpoints" / number).exists()
     run(work, "delete", number, "--force")
     assert not (idea / ".checkpoints" / number).exists()
+
+
+#: What a busy agent does: files that are moved into place, appended to, linked and removed.
+BUSY = """
+set -e
+for i in $(seq 20); do
+    mkdir -p d$i
+    for j in 1 2 3; do echo "$NAME $i $j" > d$i/new; mv d$i/new d$i/f$j; done
+    echo more >> d$i/f1
+    ln -f d$i/f2 d$i/also
+    rm d$i/f3
+done
+sync d20/f1 .
+"""
+
+
+def start_writers(paths: list[Path]) -> list[subprocess.Popen[bytes]]:
+    return [
+        subprocess.Popen(["sh", "-c", BUSY], cwd=path, env={**os.environ, "NAME": path.name})
+        for path in paths
+    ]
+
+
+def test_eight_writers_in_eight_forks(automatic: Workspace) -> None:
+    work = automatic
+    (work.path / "shared").write_text("base")
+    made = run(work, "fork", "agent", "-n", "8")["forks"]
+    paths = [Path(each["path"]) for each in made]
+    for writer in start_writers(paths):
+        assert writer.wait(timeout=120) == 0
+    for path in paths:
+        for i in (1, 20):
+            assert (path / f"d{i}/f1").read_text() == f"{path.name} {i} 1\nmore\n"
+            assert (path / f"d{i}/also").read_text() == f"{path.name} {i} 2\n"
+            assert not (path / f"d{i}/f3").exists()
+    assert sorted(os.listdir(work.path)) == ["shared"]
+    assert {each["added"] for each in listed(work).values()} == {80}
+    assert run(work, "check")["problems"] == []
+    # The end of the daemon in the middle of it: what was there is there, and whole.
+    again = start_writers(paths)
+    work.kill()
+    for writer in again:
+        writer.wait(timeout=120)
+    work.mount()
+    for path in paths:
+        assert (path / "d20/also").read_text() == f"{path.name} 20 2\n"
+    assert run(work, "check", "--deep")["problems"] == []
+    run(work, "merge", "agent-3")
+    assert (work.path / "d1/f2").read_text() == "agent-3 1 2\n"
 
 
 def test_forks_work_for_an_ordinary_user() -> None:

@@ -209,3 +209,38 @@ def test_a_restore_on_a_full_disk_is_done_or_refused(cramped: OnSmallDisk) -> No
         assert found == {"a": "before", "dir": {"b": "x" * 50_000}}
     else:
         assert found["a"] == "after" and "Traceback" not in done.stderr
+
+
+def test_a_merge_without_room_has_not_happened(cramped: OnSmallDisk) -> None:
+    """What they have is shared, so that a merge takes little; what is merged by lines is new."""
+    names = [f"f{number}" for number in range(12)]
+    lines = [f"{number} " + "x" * 60 for number in range(8_000)]
+    texts = {who: "\n".join([first, *lines, last]) for who, first, last in _SIDES}
+    cli, at = cramped.cli, ("-w", str(cramped.path))
+    for name in names:
+        (cramped.path / name).write_text(texts["base"])
+    succeed(cli("save", "--tag", "base", *at))
+    for name in names:
+        (cramped.path / name).write_text(texts["theirs"])
+    succeed(cli("save", "--tag", "theirs", *at))
+    succeed(cli("restore", "base", "--force", *at))
+    for name in names:
+        (cramped.path / name).write_text(texts["ours"])
+    succeed(cli("config", "retention.automatic", "off", *at))
+    fsync(cramped.path / "f0")
+    assert fill(cramped.path / "huge") in (errno.ENOSPC, errno.EDQUOT)
+    before = json.loads(succeed(cli("list", "--json", *at)).stdout)["checkpoints"]
+    done = cli("merge", "theirs", *at)
+    assert done.returncode and "o space left" in done.stderr, done.stderr
+    after = json.loads(succeed(cli("list", "--json", *at)).stdout)["checkpoints"]
+    assert [each["id"] for each in after] == [each["id"] for each in before]
+    assert all((cramped.path / name).read_text() == texts["ours"] for name in names)
+    (cramped.path / "huge").unlink()
+
+
+#: The first and the last line of each side.
+_SIDES = [
+    ("base", "first", "last"),
+    ("ours", "first of ours", "last"),
+    ("theirs", "first", "last of theirs"),
+]

@@ -5,7 +5,8 @@ is how the tests themselves are tested: what fails on ext4 or tmpfs is no judge 
 
 CKPTFS_TEST_HOLD and CKPTFS_TEST_VERBS are for other environments (`tests.environments`): with the
 first, another mount namespace has a copy of every mount; the words of the second stand before every
-call but those of `mount`, `umount` and `check`.
+call but those of `mount`, `umount` and `check`. With CKPTFS_TEST_FORK every workspace is a fork of
+one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ PLAIN = os.environ.get("CKPTFS_TEST_PLAIN")
 HAVE_FUSE = os.path.exists("/dev/fuse")
 #: A place in memory, for tests that are about order and not about disks.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+_FORK = bool(os.environ.get("CKPTFS_TEST_FORK"))
 _HOLD = bool(os.environ.get("CKPTFS_TEST_HOLD"))
 _NOT_SANDBOXED = (("mount",), ("umount",), ("check",))
 _BEFORE_VERBS = shlex.split(os.environ.get("CKPTFS_TEST_VERBS", ""))
@@ -220,6 +222,33 @@ class Workspace:
             self._release()
 
 
+class ForkedWorkspace(Workspace):
+    """A fork in place of a workspace: `path` is its mount, `main` that of the workspace itself."""
+
+    def __init__(self, base: Path, *options: str) -> None:
+        super().__init__(base, *options)
+        self.fork, self.main = self.path, base / "main"
+
+    def try_to_mount(self, *options: str) -> subprocess.CompletedProcess[str]:
+        with self._as_main():
+            done = super().try_to_mount(*options)
+        if done.returncode == 0 and not is_mounted(self.fork):
+            succeed(self.cli("fork", "fork", "-w", self.main, "--at", self.fork))
+        return done
+
+    def umount(self) -> subprocess.CompletedProcess[str]:
+        with self._as_main():
+            return super().umount()
+
+    @contextmanager
+    def _as_main(self) -> Iterator[None]:
+        self.path = self.main
+        try:
+            yield
+        finally:
+            self.path = self.fork
+
+
 class PlainWorkspace(Workspace):
     """An ordinary directory in place of a workspace: the oracle."""
 
@@ -269,7 +298,8 @@ def _private_directories(base: Path) -> dict[str, str]:
 def workspace(*options: str) -> Iterator[Workspace]:
     """A mounted, empty workspace; at the end it must unmount well and leave nothing behind."""
     with scratch(PLAIN) as base:
-        made = PlainWorkspace(base, *options) if PLAIN else Workspace(base, *options)
+        kind = PlainWorkspace if PLAIN else ForkedWorkspace if _FORK else Workspace
+        made = kind(base, *options)
         made.mount()
         try:
             yield made

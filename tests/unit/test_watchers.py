@@ -1,4 +1,5 @@
-"""Touching files so that watchers hear of them, while others exchange what stands there."""
+"""Touching files so that watchers hear of them, while others exchange what stands there; and
+freeing what was touched."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from ckptfs import interrupts
 from ckptfs.daemon import watchers
+from ckptfs.history import Changed
+from ckptfs.model import Ino
 
 
 @pytest.fixture
@@ -70,3 +74,12 @@ def test_what_is_exchanged_meanwhile_is_not_touched(
     monkeypatch.undo()
     assert (work / "aside").exists(), "it was never exchanged"
     assert _state(victim) == before
+
+
+def test_what_was_changed_is_freed_piece_by_piece() -> None:
+    inodes = {Ino(number) for number in range(1000)}
+    changed = Changed(inodes, {(ino, b"name") for ino in inodes})
+    with interrupts.sliced(lambda: True):
+        slices = sum(1 for _ in watchers._let_go([changed]))
+    assert slices > 20
+    assert not changed.inodes and not changed.entries
