@@ -191,6 +191,8 @@ def _find(where: str) -> tuple[str, str] | None:
     if "\0" in where:
         return None
     path = os.path.normpath(where)
+    if "/.forks/" in f"{path}/":  # by that name a fork would be taken for the workspace
+        return _registered(os.path.realpath(path))
     return _registered(path) or _registered(os.path.realpath(path))
 
 

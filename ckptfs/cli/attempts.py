@@ -8,6 +8,7 @@ over, or which goes.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -73,6 +74,22 @@ def _scratch(workspace: Workspace, start: str = "") -> Iterator[Scratch]:
     finally:
         with suppress(CkptfsError):
             _end(workspace, scratch)
+
+
+@contextmanager
+def _unwinding() -> Iterator[None]:
+    """Let a signal that ends us end the commands and their trees first."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    heard = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) != signal.SIG_IGN]
+    before = [signal.signal(each, leave) for each in heard]
+    try:
+        yield
+    finally:
+        for each, handler in zip(heard, before, strict=True):
+            signal.signal(each, handler)
 
 
 def _require_command(args: Namespace, example: str) -> Workspace:
@@ -222,7 +239,7 @@ def race(args: Namespace) -> int:
     if args.count < 1:
         raise UsageError("Cannot race: -n counts from 1. Nothing was run.")
     logs = Path(tempfile.mkdtemp(prefix="ckptfs-race-"))
-    with ExitStack() as stack:
+    with _unwinding(), ExitStack() as stack:
         runners = []
         for number in range(1, args.count + 1):
             scratch = _begin(workspace)
@@ -323,7 +340,8 @@ def bisect(args: Namespace) -> int:
     with open_workspace(workspace) as session:
         row = _row(session, args)
     search = _Search(args, workspace, row)
-    found = search.first_bad()
+    with _unwinding():
+        found = search.first_bad()
     record: JsonObject = {
         "checkpoints": [row[place]["id"] for place in found.suspects],
         "run_count": search.count,

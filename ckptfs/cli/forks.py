@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import tempfile
 from argparse import Namespace
+from pathlib import Path
 
 from ckptfs import config
 from ckptfs.cli import output
@@ -31,11 +35,73 @@ def _create(args: Namespace) -> int:
         **this_command(),
     }
     workspace = find_workspace(args)
+    if args.git:
+        _require_repository(workspace.path)
+        asked["without"] = [*args.without, "/.git"]
     with hinting_at_paths([args.start], "ckptfs fork NAME --without"):
         with open_workspace(workspace) as session:
             record = session.call("fork", asked)
+            if args.git:
+                _link_all(session, workspace.path, record["forks"])
     output.result(record, "\n".join(map(_made_text, record["forks"])), as_json=args.json)
     return 0
+
+
+# -- linked worktrees ------------------------------------------------------------------------------
+#
+# `git worktree add` wants an empty directory, and the fork has its files already. So the worktree
+# is made beside it without files, and its link and index are put into the fork.
+
+
+def _require_repository(root: Path) -> None:
+    try:
+        top = _git(root, "rev-parse", "--show-toplevel").strip()
+        _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    except UsageError:
+        top = ""
+    if top != str(root):
+        raise UsageError(
+            f"Cannot fork with --git: {root} is not the top of a git repository with a commit. "
+            "Nothing was changed."
+        )
+
+
+def _link_all(session: Session, root: Path, made: list[JsonObject]) -> None:
+    """Make forks linked worktrees, each on a branch of its own; or take them back."""
+    try:
+        for each in made:
+            _link(root, Path(each["path"]), each["name"])
+    except BaseException:
+        for each in made:
+            session.call("fork_delete", {"name": each["name"], "force": True, **this_command()})
+        _git(root, "worktree", "prune")
+        raise
+
+
+def _link(root: Path, path: Path, name: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="ckptfs-") as base:
+        beside = Path(base) / path.name
+        _git(root, "worktree", "add", "--no-checkout", "-b", name, str(beside))
+        link = (beside / ".git").read_text()
+        folder = Path(link.removeprefix("gitdir:").strip())
+        index = Path(root, _git(root, "rev-parse", "--git-path", "index").strip())
+        if index.exists():
+            shutil.copy2(index, folder / "index")  # with its time, by which git knows racy entries
+        (folder / "gitdir").write_text(f"{path / '.git'}\n")
+        (path / ".git").write_text(link)
+
+
+def _git(root: Path, *words: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        raise UsageError("Cannot fork with --git: git is not installed.") from None
+    if done.returncode != 0:
+        said = done.stderr.strip().removeprefix("fatal: ") or f"it ended with {done.returncode}"
+        raise UsageError(f"Cannot fork with --git: git: {said}. The fork was not kept.")
+    return done.stdout
 
 
 def _made_text(made: JsonObject) -> str:
@@ -44,13 +110,15 @@ def _made_text(made: JsonObject) -> str:
 
 
 def _delete(args: Namespace) -> int:
-    _refuse(args, "start", "at", "without", "rename")
+    _refuse(args, "start", "at", "without", "rename", "git")
     workspace = find_workspace(args)
     gone: list[JsonObject] = []
     with open_workspace(workspace) as session:
         for name in args.names:
             asked = {"name": name, "force": args.force, **this_command()}
             gone.append(session.call("fork_delete", asked))
+    if (workspace.path / ".git/worktrees").is_dir():
+        _git(workspace.path, "worktree", "prune")
     text = "\n".join(map(_gone_text, gone))
     output.result({"forks": gone}, text, as_json=args.json)
     return 0
@@ -65,7 +133,7 @@ def _gone_text(gone: JsonObject) -> str:
 
 
 def _rename(args: Namespace) -> int:
-    _refuse(args, "start", "at", "without", "force")
+    _refuse(args, "start", "at", "without", "force", "git")
     if len(args.names) != 2:
         raise UsageError("Cannot rename: name the fork and its new name. Nothing was changed.")
     old, new = args.names

@@ -95,8 +95,8 @@ class NamedForks:
     async def create(self, line: Line, wish: Wish, cause: Cause) -> list[Line]:
         """Let forks begin in a line, and mount them; all or none."""
         self._lines.require_forks()
+        self._require_room(wish.copies)
         wishes = wish.each()
-        self._require_room(wishes)
         for each in wishes:
             _require_own_name(each.name)
             forks.require_name(self._store, each.name)
@@ -125,11 +125,11 @@ class NamedForks:
         await self._announce(made)
         return mounted
 
-    def _require_room(self, wishes: Sequence[Wish]) -> None:
-        if not wishes:
+    def _require_room(self, wanted: int) -> None:
+        if wanted < 1:
             raise UsageError("Cannot make less than one fork. Nothing was changed.")
         standing = len(self.all())
-        if standing + len(wishes) > FORKS_MAX:
+        if standing + wanted > FORKS_MAX:
             raise ForksTooMany(standing, FORKS_MAX)
 
     def _require_place(self, place: Path) -> None:
@@ -141,6 +141,7 @@ class NamedForks:
         for other in (*others, self._workspace.store):
             if place.is_relative_to(other) or other.is_relative_to(place):
                 raise OverlappingTrees(place, other)
+        runtime.check_apart(place, self._workspace)
         runtime.check_dest(place)
 
     def _take_back(self, made: Sequence[Fork], cause: Cause) -> None:
@@ -154,6 +155,8 @@ class NamedForks:
         return Path(fork.at) if fork.at else self._workspace.forks / fork.name
 
     async def _mount(self, fork: Fork, place: Path) -> Line:
+        if place.parent != self._workspace.forks:
+            await trio.to_thread.run_sync(self._require_place, place)
         await trio.to_thread.run_sync(_make_directory, place)
         try:
             return await self._lines.add(fork, place)
@@ -179,9 +182,9 @@ class NamedForks:
         ``force`` says that it is dead for that one then."""
         fork = self._find(name)
         line = self._lines.get(fork.number)
-        place = line.path if line is not None else self._place(fork)
         if line is not None:
             await self._unmount(line, "delete", force=force, asking=asking)
+        place = line.path if line is not None else self._place(fork)
         await trio.to_thread.run_sync(_remove_directory, place)
         fs = self._lines.main.service.fs
         last = forks.delete(fs, name, cause)
@@ -191,7 +194,8 @@ class NamedForks:
 
     async def rename(self, old: str, new: str, *, asking: int) -> Line | None:
         """Give a fork another name, and with it another place if it has the usual one: then no
-        process may be in it. Returns it as it is mounted, if it is."""
+        process may be in it. One that is not mounted is mounted again. Returns it as it is mounted,
+        if it is."""
         fork = self._find(old)
         _require_own_name(new)
         if new != old:
@@ -203,12 +207,13 @@ class NamedForks:
             renamed = forks.rename(self._store, old, new)
             line.name = line.hub.fork = new
         else:
+            await trio.to_thread.run_sync(runtime.check_dest, self._workspace.forks / new)
             await self._unmount(line, "rename", force=False, asking=asking)
             await trio.to_thread.run_sync(_remove_directory, line.path)
             renamed = forks.rename(self._store, old, new)
         self._lines.main.service.fs.commit()
-        if line is not None and self._lines.get(fork.number) is None:
-            await self._mount(renamed, self._place(renamed))
+        if self._lines.get(fork.number) is None:
+            await self._mount_again(renamed)
         await self._announce([renamed], old)
         return self._lines.get(fork.number)
 
@@ -218,6 +223,7 @@ class NamedForks:
         return forks.find(self._store, name)
 
     async def _unmount(self, line: Line, verb: str, *, force: bool, asking: int) -> None:
+        line.locate()
         if not force:
             found = partial(mounts.holders, line.path, but=asking)
             users = await trio.to_thread.run_sync(found)

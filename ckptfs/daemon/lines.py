@@ -54,21 +54,21 @@ CHECKPOINTS = os.fsdecode(NAME)
 class CheckpointsDir:
     """What `.checkpoints` can ask for: mkdir in it saves, rmdir deletes."""
 
-    def __init__(self, service: Service, path: Path, hub: Hub) -> None:
-        self._service = service
-        self._path = path
-        self._hub = hub
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._service = line.service
+        self._hub = line.hub
 
     async def save(self, name: str) -> int:
         references.require_plain_tag(name)
-        await trio.to_thread.run_sync(mounts.sync_filesystem, self._path)
+        await self._line.sync()
         saved = self._service.save(name, tag=name)
         self._hub.happened("save", wire.checkpoint(saved))
         return saved.id
 
     async def delete(self, number: int, pid: int) -> None:
         # A recursive delete runs in there; `rmdir .checkpoints/12` does not, and means it.
-        if is_inside(pid, self._path / CHECKPOINTS):
+        if is_inside(pid, self._line.path / CHECKPOINTS):
             log.info(
                 "rmdir of checkpoint %d refused: process %d is in %s", number, pid, CHECKPOINTS
             )
@@ -129,9 +129,11 @@ class Line:
         self.hub = Hub(path, name)
         self.auto = AutoSave(service, shared.policy, self.hub)
         self.watch_notifier = WatchNotifier(service, path, shared.slices)
-        self.history = CheckpointsDir(service, path, self.hub)
+        self.history = CheckpointsDir(self)
         #: Its mount; None for the main line, whose mount is that of pyfuse3's session.
         self.connection: Connection | None = None
+        #: The device number of that mount.
+        self.device = ""
         self._slices = shared.slices
 
     @property
@@ -150,7 +152,13 @@ class Line:
     async def sync(self) -> None:
         """Have the kernel send what programs wrote and it still keeps to itself."""
         if self.is_served:
+            self.locate()
             await trio.to_thread.run_sync(mounts.sync_filesystem, self.path)
+
+    def locate(self) -> None:
+        """Follow a mount that was moved with a directory above it."""
+        if self.device:
+            self.path = mounts.place_of(self.device, self.path)
 
     async def invalidate(
         self,
@@ -269,6 +277,8 @@ class Lines:
         except BaseException:
             service.fs.close()
             raise
+        mount = mounts.mount_at(path)
+        line.device = "" if mount is None else mount.device
         self._forks[fork.number] = line
         self.nursery.start_soon(self._serve, line, line.connection)
         return line
@@ -293,10 +303,12 @@ class Lines:
         connection = line.connection
         if connection is None or not line.is_served:
             return
+        line.locate()
+        place = mounts.uncovered(line.device, line.path)
         await line.sync()
         del self._forks[line.number]  # else its end would be taken for one from outside
         try:
-            await trio.to_thread.run_sync(partial(mounts.unmount, line.path, detach=detach))
+            await trio.to_thread.run_sync(partial(mounts.unmount, place, detach=detach))
         except BaseException:
             self._forks[line.number] = line
             raise
@@ -326,6 +338,7 @@ class Lines:
         """The workspace's mount has ended, and with it theirs. Their states stay in the store."""
         for line in list(self._forks.values()):
             with suppress(OSError):
-                mounts.unmount(line.path, detach=True)
+                line.locate()
+                mounts.unmount(mounts.uncovered(line.device, line.path), detach=True)
                 os.rmdir(line.path)
         self._forks.clear()

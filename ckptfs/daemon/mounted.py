@@ -466,11 +466,11 @@ class Mounted:
         return {"pid": pid}
 
     async def _do_scratch(
-        self, line: Line, request: Request, _: Connection, *, start: str
+        self, line: Line, request: Request, connection: Connection, *, start: str
     ) -> JsonObject:
         """A fork of now, or of a checkpoint, for a command to run in."""
         cause = await self._about_to_fork(line, request)
-        made = await self._scratches.begin(line, start, cause)
+        made = await self._scratches.begin(line, start, cause, connection.peer_pid)
         return {"name": made.name, "path": str(made.path), "base": made.base}
 
     async def _about_to_fork(self, line: Line, request: Request) -> Cause:

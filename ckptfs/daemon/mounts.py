@@ -128,14 +128,31 @@ def parse_mountinfo(table: bytes) -> list[Mount]:
 
 
 def clear_forks(store: Path) -> None:
-    """Take away the mounts of a store's forks that a daemon left when it died."""
-    for mount in all_mounts():
+    """Take away the mounts of a store's forks that a daemon left when it died; not those that
+    something else was mounted over."""
+    for mount in reversed(all_mounts()):
         if mount.is_ours and mount.line and mount.store == str(store):
             with suppress(OSError):
-                unmount(mount.path, detach=True)
+                unmount(uncovered(mount.device, mount.path), detach=True)
                 os.rmdir(mount.path)
     with suppress(OSError):
         os.rmdir(Workspace(store, store).forks)
+
+
+def place_of(device: str, usual: Path) -> Path:
+    """Where a file system is mounted: the usual place, or the one that it was moved to with a
+    directory above it. The usual one, too, if it is mounted nowhere."""
+    found = [mount.path for mount in all_mounts() if mount.device == device]
+    return usual if usual in found or not found else found[0]
+
+
+def uncovered(device: str, path: Path) -> Path:
+    """The path, where an unmount of it would take this file system away, and no other that was
+    mounted over it. Raises OSError, EBUSY."""
+    mount = mount_at(path)
+    if mount is None or mount.device != device:
+        raise OSError(errno.EBUSY, "something else is mounted there", str(path))
+    return path
 
 
 def unmount(path: Path, *, detach: bool = False) -> None:

@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+import trio
+
 from ckptfs.daemon.lines import Line, Lines
 from ckptfs.errors import ForkUnknown
 from ckptfs.fs import Filesystem
@@ -30,6 +32,8 @@ class Scratch(NamedTuple):
     path: Path
     base: int
     line: Line
+    #: Waits for the end of the client that it is for.
+    waiting: trio.CancelScope
 
 
 class Scratches:
@@ -39,8 +43,9 @@ class Scratches:
         self._lines = lines
         self._all: dict[str, Scratch] = {}
 
-    async def begin(self, line: Line, start: str, cause: Cause) -> Scratch:
-        """A new one at a checkpoint, or at now, of a line."""
+    async def begin(self, line: Line, start: str, cause: Cause, client: int) -> Scratch:
+        """A new one at a checkpoint, or at now, of a line. It ends with the process that wants it,
+        if that one does not end it before."""
         self._lines.require_forks()
         fs = line.service.fs
         fork = forks.create(fs, _next_name(fs), start, cause=cause)
@@ -56,9 +61,24 @@ class Scratches:
             self._drop(fork.name, cause, keep=False)
             raise
         base = forks.base_of(fs.store, fork)
-        scratch = Scratch(fork.name, path, -1 if base is None else base.id, made)
+        scratch = Scratch(
+            fork.name, path, -1 if base is None else base.id, made, trio.CancelScope()
+        )
         self._all[fork.name] = scratch
+        self._lines.nursery.start_soon(self._end_with, client, scratch)
         return scratch
+
+    async def _end_with(self, client: int, scratch: Scratch) -> None:
+        """End one when its client was killed before it could."""
+        with scratch.waiting, suppress(OSError):  # a client of another pid namespace is not seen
+            process = os.pidfd_open(client)
+            try:
+                await trio.lowlevel.wait_readable(process)
+            finally:
+                os.close(process)
+            if self._all.get(scratch.name) is scratch:
+                log.info("the client of the scratch tree %s has gone", scratch.name)
+                await self.end(scratch.name, Cause(), keep=True)
 
     async def end(self, name: str, cause: Cause, *, keep: bool) -> Checkpoint | None:
         """End one; with ``keep`` the checkpoint of what it was. For a process that still uses it,
@@ -66,7 +86,12 @@ class Scratches:
         scratch = self._all.pop(name, None)
         if scratch is None:
             raise ForkUnknown(name)
-        await self._lines.end(scratch.line, detach=True)
+        try:
+            await self._lines.end(scratch.line, detach=True)
+        except BaseException:
+            self._all[name] = scratch
+            raise
+        scratch.waiting.cancel()
         with suppress(OSError):
             os.rmdir(scratch.path)
         return self._drop(name, cause, keep=keep)

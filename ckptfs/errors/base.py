@@ -61,6 +61,20 @@ def no_paths(verb: str) -> UsageError:
     )
 
 
+#: What people call the verbs of the protocol that no command has the name of.
+_SPOKEN = {
+    "scratch": "run a command in a fork",
+    "scratch_end": "end the fork of a command",
+    "fork_delete": "delete a fork",
+    "fork_rename": "rename a fork",
+}
+
+
+def spoken(verb: str) -> str:
+    """A verb of the protocol, as it stands behind "Cannot"."""
+    return _SPOKEN.get(verb, verb)
+
+
 class SystemRefused(CkptfsError):
     """An error of the operating system that no caller had better words for."""
 
@@ -70,7 +84,7 @@ class SystemRefused(CkptfsError):
     def __init__(self, what: str, error: OSError) -> None:
         where = f" ({show(error.filename)})" if isinstance(error.filename, str | bytes) else ""
         super().__init__(
-            f"Cannot {what}: {reason_of(error)}{where}.",
+            f"Cannot {spoken(what)}: {reason_of(error)}{where}.",
             hint="Check the path, its permissions and the space on its disk.",
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ckptfs.errors.base import AnyPath, CkptfsError, shell, show
+from ckptfs.errors.base import AnyPath, CkptfsError, shell, show, spoken
 
 
 class StoreError(CkptfsError):
@@ -515,7 +515,8 @@ class RefusedInSandbox(ControlError):
                 "Run it with the HOME and XDG_DATA_HOME that the workspace was mounted with. "
                 "umount(8) and `fusermount3 -u` unmount it with any."
             )
-        super().__init__(f"Cannot {verb} {where}: {reason}. Nothing was changed.", hint=hint)
+        words = f"Cannot {spoken(verb)} {where}: {reason}. Nothing was changed."
+        super().__init__(words, hint=hint)
 
 
 class ProtocolMismatch(ControlError):

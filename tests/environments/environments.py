@@ -3,6 +3,7 @@
 To add one, add an `Environment` to `ENVIRONMENTS`: how to wrap the command, and what variables it
 needs. What a variable changes is said where it is read (`tests.support.mounting`):
 
+CKPTFS_TEST_FORK    every workspace is a fork of one
 CKPTFS_TEST_HOLD    every workspace that is mounted is held by another mount namespace, too
 CKPTFS_TEST_VERBS   words to put before every verb that an agent in a sandbox would call
 """
@@ -196,4 +197,20 @@ SANDBOX = Environment(
     ),
     program="bwrap",
 )
-ENVIRONMENTS = (ORDINARY_USER, SANDBOX, HELD_ELSEWHERE)
+#: Forks take the compiled server.
+_COMPILED = ("-knot portable",)
+IN_A_FORK = Environment(
+    "in a fork",
+    variables=lambda stage: {"CKPTFS_TEST_FORK": "1"},
+    chosen=(*_tests("mounted/test_links.py mounted/test_modes.py"), *_COMPILED),
+    wide=(
+        *_tests("""
+            mounted/test_append.py mounted/test_content.py mounted/test_directories.py
+            mounted/test_locks.py mounted/test_mapping_and_copying.py mounted/test_names.py
+            mounted/test_pending_creates.py mounted/test_readdir.py mounted/test_rename.py
+            mounted/test_special_files.py mounted/test_times.py mounted/test_unlink_open.py
+        """),
+        *_COMPILED,
+    ),
+)
+ENVIRONMENTS = (ORDINARY_USER, SANDBOX, HELD_ELSEWHERE, IN_A_FORK)

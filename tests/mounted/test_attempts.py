@@ -39,6 +39,10 @@ def fork_mounts(work: Workspace) -> list[str]:
     return [line for line in table if line.startswith(f"{work.store}//fork/")]
 
 
+def trees(work: Workspace) -> list[Path]:
+    return [Path(line.split()[1]) for line in fork_mounts(work)]
+
+
 def start(work: Workspace, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "ckptfs", *words],
@@ -159,6 +163,37 @@ def test_a_fork_that_a_killed_daemon_left_is_cleared_by_the_next(work: Workspace
     wait_until(lambda: fork_mounts(work) == [], "what was left is cleared")
     assert (work.path / "file").read_text() == "kept"
     succeed(run(work, "check"))
+
+
+def test_a_tree_ends_with_a_client_that_was_killed(work: Workspace) -> None:
+    script = "echo $$ > pid; echo begun > file; exec sleep 60"
+    process = start(work, "try", "-w", str(work.path), "--", "sh", "-c", script)
+    wait_until(lambda: any((at / "file").exists() for at in trees(work)), "it runs")
+    (place,) = trees(work)
+    command = int((place / "pid").read_text())
+    process.kill()
+    wait_until(lambda: fork_mounts(work) == [], "the tree has ended")
+    os.kill(command, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert not place.exists()
+    succeed(run(work, "check"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("verb", [["race", "-n", "2"], ["bisect", "run"]])
+def test_a_signal_ends_commands_and_trees(
+    work: Workspace, verb: list[str], number: signal.Signals
+) -> None:
+    save(work)
+    save(work)
+    running = work.path.parent / "running"
+    script = f"touch {running}; exec sleep 60"
+    process = start(work, *verb, "-w", str(work.path), "--", "sh", "-c", script)
+    wait_until(running.exists, "a command runs")
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert fork_mounts(work) == []
 
 
 def test_a_process_that_is_left_behind_loses_the_fork_only(work: Workspace) -> None:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -326,6 +327,102 @@ def test_places_that_cannot_be(work: Workspace) -> None:
     assert list(listed(work)) == ["one"]
 
 
+@pytest.mark.parametrize("count", ["0", "-3", "501", "30000000"])
+def test_counts_that_cannot_be(work: Workspace, count: str) -> None:
+    code, said = refused(work, "fork", "f", f"-n{count}")
+    assert code != 0 and "Nothing was changed" in said
+    assert listed(work) == {}
+
+
+def test_a_place_inside_the_workspace_by_another_way(work: Workspace) -> None:
+    other = work.path.parent / "other"
+    other.mkdir()
+    subprocess.run(["mount", "--bind", work.path, other], check=True)
+    try:
+        (work.path / "inside").mkdir()
+        code, said = refused(work, "fork", "f", "--at", other / "inside")
+        assert code != 0 and str(work.path) in said
+        assert listed(work) == {}
+    finally:
+        subprocess.run(["umount", other], check=True)
+
+
+def test_a_fork_is_followed_where_its_place_was_moved(work: Workspace) -> None:
+    base = work.path.parent
+    (base / "before").mkdir()
+    place = fork(work, "one", "--at", base / "before/one")
+    (place / "file").write_text("kept")
+    os.rename(base / "before", base / "after")
+    stranger = base / "before/one"
+    stranger.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", stranger], check=True)
+    try:
+        (stranger / "precious").touch()
+        (base / "after/one/.checkpoints/named").mkdir()
+        (gone,) = run(work, "fork", "--delete", "one")["forks"]
+        assert (stranger / "precious").exists()
+        assert not is_mounted(base / "after/one")
+        assert (work.path / f".checkpoints/{gone['checkpoint']}/file").read_text() == "kept"
+    finally:
+        subprocess.run(["umount", stranger], check=True)
+
+
+def test_what_was_mounted_over_a_fork_stays(work: Workspace) -> None:
+    place = fork(work, "one")
+    (place / "file").write_text("kept")
+    subprocess.run(["mount", "-t", "tmpfs", "none", place], check=True)
+    try:
+        (place / "precious").touch()
+        for words in (["fork", "--delete", "one"], ["fork", "--delete", "--force", "one"]):
+            assert refused(work, *words)[0] == 91
+        assert work.cli("umount", work.path).returncode != 0
+        assert (place / "precious").exists()
+    finally:
+        subprocess.run(["umount", place], check=True)
+    assert (place / "file").read_text() == "kept"
+    run(work, "fork", "--delete", "one")
+
+
+def test_a_place_that_became_another_one_is_not_used_again(work: Workspace) -> None:
+    base = work.path.parent
+    for name in ("linked", "removed"):
+        (base / name).mkdir()
+        (fork(work, name, "--at", base / name / "f") / "file").write_text(name)
+    work.umount()
+    (base / "elsewhere").mkdir()
+    for name in ("linked", "removed"):
+        with suppress(FileNotFoundError):
+            (base / name / "f").rmdir()
+        (base / name).rmdir()
+    (base / "linked").symlink_to("elsewhere")
+    work.mount()
+    assert os.listdir(base / "elsewhere") == [] and not (base / "removed").exists()
+    for name in ("linked", "removed"):
+        assert (work.path / ".forks" / name / "file").read_text() == name
+        assert listed(work)[name]["path"] == str(work.store / "forks" / name)
+    assert "cannot mount fork linked at" in work.trouble()
+
+
+def test_a_rename_to_a_name_whose_place_is_taken(work: Workspace) -> None:
+    place = fork(work, "one")
+    (place / "file").write_text("kept")
+    (work.store / "forks/two").mkdir()
+    (work.store / "forks/two/stray").touch()
+    code, said = refused(work, "fork", "--rename", "one", "two")
+    assert code != 0 and "Nothing was changed" in said
+    assert (place / "file").read_text() == "kept"
+    assert list(listed(work)) == ["one"]
+
+
+def test_a_fork_that_was_unmounted_from_outside_comes_back_by_a_rename(work: Workspace) -> None:
+    place = fork(work, "one")
+    (place / "file").write_text("kept")
+    subprocess.run(["umount", place], check=True)
+    assert listed(work)["one"]["path"] == ""
+    assert run(work, "fork", "--rename", "one", "two")["path"] == str(place.with_name("two"))
+    assert (work.path / ".forks/two/file").read_text() == "kept"
+
+
 def test_a_directory_of_the_users_own_is_never_hidden(work: Workspace) -> None:
     (work.path / ".forks").mkdir()
     (work.path / ".forks/mine").write_text("mine")
@@ -362,6 +459,56 @@ def test_a_deleted_checkpoint_is_gone_from_every_fork(work: Workspace) -> None:
     assert (idea / ".checkpoints" / number).exists()
     run(work, "delete", number, "--force")
     assert not (idea / ".checkpoints" / number).exists()
+
+
+@pytest.mark.needs_program("git")
+def test_a_fork_is_a_linked_worktree(work: Workspace) -> None:
+    def git(path: Path, *words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(
+            ["git", *identity, *words], cwd=path, capture_output=True, text=True, check=False
+        )
+        return succeed(done).stdout.strip()
+
+    code, said = refused(work, "fork", "idea", "--git")
+    assert code == 2 and "repository" in said
+    git(work.path, "init", "-q", "-b", "trunk")
+    for name in ("committed", "changed"):
+        (work.path / name).write_text("one\n")
+    git(work.path, "add", ".")
+    git(work.path, "commit", "-qm", "one")
+    (work.path / "changed").write_text("two\n")
+    (work.path / "untracked").write_text("x")
+    idea = fork(work, "idea", "--git")
+    assert git(idea, "status", "--porcelain").splitlines() == ["M changed", "?? untracked"]
+    assert git(idea, "branch", "--show-current") == "idea"
+    git(idea, "commit", "-qam", "in the fork")
+    assert git(work.path, "log", "-1", "--format=%s", "idea") == "in the fork"
+    assert git(work.path, "log", "-1", "--format=%s") == "one"
+    # The branch is there already: then there is no fork either.
+    git(work.path, "branch", "taken")
+    assert refused(work, "fork", "taken", "--git")[0] == 2
+    assert list(listed(work)) == ["idea"]
+    run(work, "fork", "--delete", "idea")
+    assert len(git(work.path, "worktree", "list").splitlines()) == 1
+
+
+def test_a_hook_takes_its_checkpoint_in_the_fork(work: Workspace) -> None:
+    idea = fork(work, "idea")
+    (idea / "file").write_text("x")
+    for where in (idea, work.path / ".forks/idea"):
+        event = {"hook_event_name": "UserPromptSubmit", "cwd": str(where), "prompt": "go on"}
+        done = subprocess.run(
+            [sys.executable, "-m", "ckptfs", "hook", "--agent", "claude"],
+            input=json.dumps(event),
+            env={**os.environ, **work.env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert succeed(done).stderr == ""
+        assert any("go on" in each for each in names(work, idea))
+    assert not any("go on" in each for each in names(work))
 
 
 #: What a busy agent does: files that are moved into place, appended to, linked and removed.

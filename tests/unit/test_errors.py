@@ -104,3 +104,9 @@ def test_the_manual_lists_every_code() -> None:
     manual = (Path(errors.__file__).parents[2] / "docs" / "CLI.md").read_text()
     listed = dict(re.findall(r"^\| (\d+) \| `([a-z-]+)` \|", manual, re.MULTILINE))
     assert listed == {str(cls.exit_code): cls.kind for cls in RAISED}
+
+
+@pytest.mark.parametrize("verb", ["scratch", "scratch_end", "fork_delete", "fork_rename"])
+def test_errors_say_no_verb_that_is_of_the_protocol_only(verb: str) -> None:
+    for error in (errors.RefusedInSandbox(verb), errors.SystemRefused(verb, OSError(2, "gone"))):
+        assert "fork" in str(error) and not re.search("scratch|_", str(error))

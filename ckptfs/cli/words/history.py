@@ -127,7 +127,7 @@ def _merge(merge: VerbParser) -> None:
 def _fork(fork: VerbParser) -> None:
     fork.usage = (
         "ckptfs fork [-w DIR] NAME [--from ID] [--at DIR] [--without PATTERN]\n"
-        "                   [-n N]\n"
+        "                   [-n N] [--git]\n"
         "       ckptfs fork --delete NAME [--force]\n"
         "       ckptfs fork --rename OLD NEW"
     )
@@ -145,6 +145,9 @@ def _fork(fork: VerbParser) -> None:
     )
     fork.add_argument(
         "-n", dest="count", metavar="N", type=int, default=1, help="make NAME-1 to NAME-N"
+    )
+    fork.add_argument(
+        "--git", action="store_true", help="make it a linked worktree, on a branch of its name"
     )
     deed = fork.add_mutually_exclusive_group()
     deed.add_argument(
