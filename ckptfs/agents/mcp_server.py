@@ -390,8 +390,8 @@ def make_server(
     workspace: Workspace, *, read_only: bool = False, commands: bool = False
 ) -> MCPServer[Any]:
     """A server for one workspace; a read-only one has only the tools that change nothing. With
-    ``commands`` it runs commands for the model, as whoever started it and outside of any sandbox
-    that the model's own commands are in."""
+    ``commands`` it runs commands for the model: as the user who started it, and outside of any
+    sandbox that the model's own commands are in."""
     tools = Tools(CheckpointService(workspace.path, workspace.store))
     return MCPServer(
         "ckptfs",
@@ -531,7 +531,7 @@ class Tools:
         ] = "",
         resolutions: Annotated[
             dict[str, Literal["markers", "ours", "theirs"]], Field(description="the same by path")
-        ] = {},  # noqa: B006 - a model's schema has it, and nobody changes it
+        ] = {},  # noqa: B006 - the model's schema shows it, and it is only read
         confirm: Annotated[bool, Field(description="really do it")] = False,
         token: Annotated[
             str, Field(description="of the dry run: refuses if anything changed since")
