@@ -433,7 +433,7 @@ def _line_counts(text: str) -> dict[str, tuple[int, int]]:
     """By path, how many lines a diff adds and takes away."""
     found: dict[str, tuple[int, int]] = {}
     path, in_hunk, old = "", False, ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("diff --git "):
             in_hunk = False
         elif line.startswith("@@"):
