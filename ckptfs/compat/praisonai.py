@@ -32,7 +32,7 @@ from ckptfs.api import Checkpoint as Saved
 from ckptfs.api import CheckpointConfig as Wanted
 from ckptfs.api import CheckpointDiff as Difference
 from ckptfs.api import CheckpointService as Service
-from ckptfs.api.service import in_thread
+from ckptfs.api.awaited import in_thread
 from ckptfs.errors import CkptfsError
 
 log = logging.getLogger(__name__)
