@@ -109,10 +109,8 @@ _EVERYWHERE = _tests("""
 #: What may differ for a user who mounts through fusermount3 and may not do everything below, and
 #: whose sandboxes have a user namespace of their own.
 _OF_ORDINARY_USERS = _tests("""
-    mounted/test_directories.py mounted/test_links.py mounted/test_special_files.py
-    mounted/test_unlink_open.py mounted/test_append.py mounted/test_locks.py mounted/test_modes.py
-    mounted/test_readdir.py mounted/test_mount_flags.py
-    mounted/test_content.py::test_random_writes_survive_a_remount
+    mounted/test_links.py mounted/test_special_files.py mounted/test_modes.py
+    mounted/test_mount_flags.py
     mounted/test_history.py::test_a_restore_of_an_unmounted_workspace_stands_in_the_directory
     mounted/test_remount.py::test_everything_stat_says_is_the_same_after_a_remount
     mounted/test_remount.py::test_the_attributes_of_the_root_are_kept
@@ -156,6 +154,8 @@ _OF_SANDBOXES = _tests("""
 _SANDBOX = "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-pid"
 
 _WIDE = _tests("""
+    mounted/test_directories.py mounted/test_unlink_open.py mounted/test_append.py
+    mounted/test_locks.py mounted/test_readdir.py
     mounted/test_history.py mounted/test_history_delete.py mounted/test_remount.py
     mounted/test_in_place.py mounted/test_content.py mounted/test_rename.py
     mounted/test_pending_creates.py
