@@ -173,32 +173,33 @@ _NOT_IN_SANDBOXES = _tests("""
 #: By design a lazy unmount lasts as long as somebody has the mount.
 _NOT_WHERE_HELD = _tests("crash/test_end.py::test_a_lazy_unmount_lets_everyone_finish")
 
+#: Forks take the compiled server; elsewhere the portable one is left to what the deep suite adds.
+_COMPILED = ("-knot portable",)
+
 ORDINARY_USER = Environment(
     "ordinary user",
     _as_ordinary_user,
     _of_ordinary_user,
-    (*_EVERYWHERE, *_OF_ORDINARY_USERS),
+    (*_EVERYWHERE, *_OF_ORDINARY_USERS, *_COMPILED),
     _WIDE,
     kept=("PATH", "LANG"),
 )
 HELD_ELSEWHERE = Environment(
     "another mount namespace holds the mount",
     variables=lambda stage: {"CKPTFS_TEST_HOLD": "1"},
-    chosen=(*_EVERYWHERE, *_OF_HELD_MOUNTS),
+    chosen=(*_EVERYWHERE, *_OF_HELD_MOUNTS, *_COMPILED),
     wide=(*_WIDE, *_without(_NOT_WHERE_HELD)),
 )
 SANDBOX = Environment(
     "verbs in a sandbox",
     variables=lambda stage: {"CKPTFS_TEST_VERBS": _SANDBOX},
-    chosen=_OF_SANDBOXES,
+    chosen=(*_OF_SANDBOXES, *_COMPILED),
     wide=(
         *_tests("mounted/test_history_delete.py mounted/test_steps.py crash/test_kill.py"),
         *_without(_NOT_IN_SANDBOXES),
     ),
     program="bwrap",
 )
-#: Forks take the compiled server.
-_COMPILED = ("-knot portable",)
 IN_A_FORK = Environment(
     "in a fork",
     variables=lambda stage: {"CKPTFS_TEST_FORK": "1"},
