@@ -139,11 +139,10 @@ def _text(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
         said = f"Nothing to merge: the workspace has what {output.safe(args.source)} changed."
         return "\n".join([said, *_conflict_lines(record)])
     lines = [*_path_lines(record), *_conflict_lines(record)]
-    if args.dry_run:
-        return "\n".join(
-            [f"To merge {output.safe(args.source)}:", *lines, *undecided, output.token_line(record)]
-        )
     count = sum(len(record[kind]) for _, kind in _MARKS)
+    if args.dry_run:
+        head = f"Merging {output.safe(args.source)} would change {output.paths_text(count)}:"
+        return "\n".join([head, *lines, *undecided, output.token_line(record)])
     done = f"Merged {output.safe(args.source)}: {output.paths_text(count)} changed."
     undo = f"ckptfs undo -w {shell(str(workspace.path))}" if args.into else "ckptfs undo"
     done += f" `{undo}` takes it back (checkpoint {record['before']})."
