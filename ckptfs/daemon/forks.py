@@ -238,6 +238,16 @@ class NamedForks:
 
     # -- with the workspace ------------------------------------------------------------------------
 
+    def forget_places(self) -> None:
+        """Let all forks be mounted at the usual places from now on. A store that is new here may be
+        a copy, and then those places are the original's; or its maker chose them."""
+        moved = [fork for fork in self.all() if fork.at]
+        for fork in moved:
+            log.info("the store is new here: fork %s is not mounted at %s", fork.name, fork.at)
+            forks.move(self._store, fork.name, "")
+        if moved:
+            self._lines.main.service.fs.commit()
+
     async def mount_all(self) -> None:
         """Mount what is not mounted. One that cannot be is left in the store, and named in the
         log; one whose own place is taken gets the usual one."""

@@ -116,6 +116,26 @@ def test_forks_are_there_after_a_remount_and_after_a_kill(work: Workspace) -> No
     assert work.trouble() == ""
 
 
+def test_a_copy_of_a_store_takes_no_fork_its_place(work: Workspace) -> None:
+    place, backup = work.path.parent / "agent", work.path.parent / "backup"
+    (work.path / "file").write_text("base")
+    idea = fork(work, "idea", "--at", place)
+    succeed(work.cli("backup", backup, "-w", work.path))
+    (idea / "file").write_text("newer")
+    work.umount()
+    other = work.path.parent / "other"
+    other.mkdir()
+    for _ in range(2):
+        succeed(work.cli("mount", other, "--store", backup))
+        assert (other / ".forks/idea/file").read_text() == "base"
+        assert not is_mounted(place)
+        succeed(work.cli("umount", other))
+    moved = work.path.rename(work.path.with_name("moved"))
+    work.path = moved
+    work.mount()
+    assert (place / "file").read_text() == "newer", "a workspace that moved is the same one"
+
+
 def test_an_unmount_after_a_kill_leaves_no_dead_forks(work: Workspace) -> None:
     place = fork(work, "one")
     work.kill()
