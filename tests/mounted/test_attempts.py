@@ -83,6 +83,18 @@ def test_what_ended_well_is_taken_and_can_be_undone(work: Workspace) -> None:
     assert (work.path / "ignored/unsaved").read_text() == "unsaved"
 
 
+def test_a_tree_never_stands_in_the_workspace_itself(work: Workspace) -> None:
+    """The daemon cannot go through its own mount, and a directory for temporary files may be in
+    the workspace: so trees stand in the store's directory."""
+    work.umount()
+    (work.path / "tmp").mkdir()
+    work.env["TMPDIR"] = str(work.path / "tmp")
+    work.mount()
+    del work.env["TMPDIR"]
+    mounts = succeed(run(work, "try", "--", "cat", "/proc/mounts")).stdout.splitlines()
+    assert f"{work.store}//fork/1 {work.store}/forks/scratch-1" in "\n".join(mounts)
+
+
 def test_what_failed_leaves_the_workspace_alone_and_is_kept(work: Workspace) -> None:
     (work.path / "file").write_text("mine")
     done = run(
@@ -175,7 +187,7 @@ def test_a_tree_ends_with_a_client_that_was_killed(work: Workspace) -> None:
     wait_until(lambda: fork_mounts(work) == [], "the tree has ended")
     os.kill(command, signal.SIGKILL)
     process.communicate(timeout=60)
-    assert not place.exists()
+    wait_until(lambda: not place.exists(), "its place is gone")
     succeed(run(work, "check"))
 
 
