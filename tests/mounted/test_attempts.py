@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.mounting import Workspace, succeed, workspace
 from tests.support.staging import USER, said
+from tests.support.terminal import on_terminal
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.needs_mount, pytest.mark.compiled_only]
@@ -78,6 +79,8 @@ def test_what_ended_well_is_taken_and_can_be_undone(work: Workspace) -> None:
     assert "merged: 1 added, 1 modified" in done.stderr
     assert (work.path / "new").read_text() == "new\n"
     assert (work.path / "ignored/unsaved").read_text() == "changed\n"
+    # The workspace is what the command left, so how it ended is noted here, too.
+    assert "merge of checkpoint" in succeed(run(work, "show", "@ok:sh")).stdout
     succeed(run(work, "undo", "--force"))
     assert not (work.path / "new").exists()
     assert (work.path / "ignored/unsaved").read_text() == "unsaved"
@@ -153,6 +156,19 @@ def test_the_first_bad_checkpoint_is_found_and_remembered(work: Workspace, jobs:
     assert (work.path / "number").read_text() == "7\n"
 
 
+def test_a_run_that_was_killed_is_no_result(work: Workspace) -> None:
+    (work.path / "file").write_text("good")
+    good = save(work)
+    (work.path / "file").write_text("bad")
+    bad = save(work)
+    killed = work.path.parent / "killed"
+    script = f"test -e {killed} || {{ touch {killed}; kill -9 $$; }}; grep -q good file"
+    words = ("--", "sh", "-c", script)
+    assert run(work, "exec", bad, *words).returncode == 137
+    found = json.loads(succeed(run(work, "bisect", "run", "--from", good, "--json", *words)).stdout)
+    assert (found["checkpoints"], found["run_count"]) == ([int(bad)], 2)
+
+
 def test_what_passes_everywhere_cannot_be_searched(work: Workspace) -> None:
     for text in "ab":
         (work.path / "file").write_text(text)
@@ -203,9 +219,22 @@ def test_a_signal_ends_commands_and_trees(
     process = start(work, *verb, "-w", str(work.path), "--", "sh", "-c", script)
     wait_until(running.exists, "a command runs")
     process.send_signal(number)
-    process.communicate(timeout=60)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert fork_mounts(work) == []
+    if verb[0] == "race":  # what they did until then may have taken hours
+        assert "and the workspace is as it was. Checkpoints " in said
+
+
+def test_an_interrupt_at_the_question_leaves_the_workspace_alone(work: Workspace) -> None:
+    words = ("try", "-w", work.path, "--", "sh", "-c", "echo x > made")
+    with on_terminal(*words, env=work.env) as (process, user):
+        user.see("leave it [n]? ")
+        process.send_signal(signal.SIGINT)
+        user.see("the workspace is as it was. What it did: 1 added")
+        user.see("for a day: `ckptfs merge ")
+        assert process.wait(timeout=60) == 130
+    assert os.listdir(work.path) == []
 
 
 def test_a_process_that_is_left_behind_loses_the_fork_only(work: Workspace) -> None:
