@@ -277,7 +277,7 @@ class NotConfirmed(WorkspaceError):
 
 
 class MergeConflict(WorkspaceError):
-    """Both sides of a merge changed the same things, and nobody said what becomes of them."""
+    """Both sides of a merge changed the same things, and the caller chose no resolution."""
 
     kind = "merge-conflict"
     exit_code = 90

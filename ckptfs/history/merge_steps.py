@@ -308,7 +308,7 @@ class Carrier:
         fs.write(fs.head, ino, 0, text)
 
     def _stamp(self, ino: Ino) -> None:
-        """A file that the merge brought is new to whoever goes by times, as make does."""
+        """A file that the merge brought is new to programs that go by times, as make does."""
         self._fs.setattr(self._fs.head, ino, Attributes(mtime_ns=self._fs.clock()))
 
     def _describe(self, step: Describe) -> None:
