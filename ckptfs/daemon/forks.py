@@ -304,4 +304,3 @@ class NamedForks:
 def _require_own_name(name: str) -> None:
     if forks.is_scratch(name):
         raise ForkInvalid(name, "the trees of `try` and the like have such names")
-
