@@ -68,17 +68,13 @@ def _require_repository(root: Path) -> None:
 
 def _link_all(session: Session, root: Path, made: list[JsonObject]) -> None:
     """Make forks linked worktrees, each on a branch of its own; or take them back."""
-    linked: list[JsonObject] = []
     try:
         for each in made:
             _link(root, Path(each["path"]), each["name"])
-            linked.append(each)
     except BaseException:
         for each in made:
             session.call("fork_delete", {"name": each["name"], "force": True, **this_command()})
-        for each in linked:
-            _unlink(root, Path(each["path"]))
-            _git(root, "branch", "-D", each["name"])
+        _git(root, "worktree", "prune")
         raise
 
 
@@ -91,37 +87,8 @@ def _link(root: Path, path: Path, name: str) -> None:
         index = Path(root, _git(root, "rev-parse", "--git-path", "index").strip())
         if index.exists():
             shutil.copy2(index, folder / "index")  # with its time, by which git knows racy entries
-        _put_place(folder, path)
+        (folder / "gitdir").write_text(f"{path / '.git'}\n")
         (path / ".git").write_text(link)
-
-
-def _put_place(folder: Path, path: Path) -> None:
-    """Note where the worktree is that git keeps this folder for."""
-    (folder / "gitdir").write_text(f"{path / '.git'}\n")
-
-
-def _folder_of(root: Path, path: Path) -> Path | None:
-    """The folder that git keeps for a worktree, also for one that is not there."""
-    for note in (root / ".git/worktrees").glob("*/gitdir"):
-        if note.read_text().strip() == str(path / ".git"):
-            return note.parent
-    return None
-
-
-def _unlink(root: Path, path: Path) -> None:
-    """Have git forget a worktree that has gone. `git worktree prune` would have it forget others,
-    too: those on a drive that is not there now."""
-    folder = _folder_of(root, path)
-    if folder is not None:
-        shutil.rmtree(folder)
-
-
-def _paths(session: Session, workspace: config.Workspace) -> dict[str, Path]:
-    """Where forks are, by name, or would be if they were mounted."""
-    return {
-        each["name"]: Path(each["path"] or each["at"] or workspace.forks / each["name"])
-        for each in session.call("forks")["forks"]
-    }
 
 
 def _git(root: Path, *words: str) -> str:
@@ -147,12 +114,11 @@ def _delete(args: Namespace) -> int:
     workspace = find_workspace(args)
     gone: list[JsonObject] = []
     with open_workspace(workspace) as session:
-        paths = _paths(session, workspace)
         for name in args.names:
             asked = {"name": name, "force": args.force, **this_command()}
             gone.append(session.call("fork_delete", asked))
-            if name in paths:
-                _unlink(workspace.path, paths[name])
+    if (workspace.path / ".git/worktrees").is_dir():
+        _git(workspace.path, "worktree", "prune")
     text = "\n".join(map(_gone_text, gone))
     output.result({"forks": gone}, text, as_json=args.json)
     return 0
@@ -171,13 +137,8 @@ def _rename(args: Namespace) -> int:
     if len(args.names) != 2:
         raise UsageError("Cannot rename: name the fork and its new name. Nothing was changed.")
     old, new = args.names
-    workspace = find_workspace(args)
-    with open_workspace(workspace) as session:
-        before = _paths(session, workspace).get(old)
+    with open_workspace(find_workspace(args)) as session:
         record = session.call("fork_rename", {"name": old, "new": new})
-    folder = _folder_of(workspace.path, before) if before and record["path"] else None
-    if folder is not None:
-        _put_place(folder, Path(record["path"]))
     where = f": {safe(record['path'])}" if record["path"] else ""
     output.result(record, f"Fork {safe(old)} is {safe(new)} now{where}", as_json=args.json)
     return 0

@@ -461,16 +461,15 @@ def test_a_deleted_checkpoint_is_gone_from_every_fork(work: Workspace) -> None:
     assert not (idea / ".checkpoints" / number).exists()
 
 
-def git(path: Path, *words: str) -> str:
-    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-    done = subprocess.run(
-        ["git", *identity, *words], cwd=path, capture_output=True, text=True, check=False
-    )
-    return succeed(done).stdout.strip()
-
-
 @pytest.mark.needs_program("git")
 def test_a_fork_is_a_linked_worktree(work: Workspace) -> None:
+    def git(path: Path, *words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run(
+            ["git", *identity, *words], cwd=path, capture_output=True, text=True, check=False
+        )
+        return succeed(done).stdout.strip()
+
     code, said = refused(work, "fork", "idea", "--git")
     assert code == 2 and "repository" in said
     git(work.path, "init", "-q", "-b", "trunk")
@@ -492,32 +491,6 @@ def test_a_fork_is_a_linked_worktree(work: Workspace) -> None:
     assert list(listed(work)) == ["idea"]
     run(work, "fork", "--delete", "idea")
     assert len(git(work.path, "worktree", "list").splitlines()) == 1
-
-
-@pytest.mark.needs_program("git")
-def test_other_work_trees_outlast_a_fork(work: Workspace) -> None:
-    """git prunes every work tree that it does not find: one on a drive that is not plugged in, or a
-    fork that has another name by now."""
-    git(work.path, "init", "-q", "-b", "trunk")
-    git(work.path, "commit", "-q", "--allow-empty", "-m", "one")
-    drive = work.path.parent / "drive"
-    git(work.path, "worktree", "add", "-q", "-b", "away", str(drive))
-    (drive / "staged").write_text("x")
-    git(drive, "add", "staged")
-    unplugged = drive.rename(drive.with_name("unplugged"))
-    fork(work, "one", "--git")
-    run(work, "fork", "--rename", "one", "renamed")
-    other = fork(work, "other", "--git")
-    assert refused(work, "fork", "away", "--git")[0] == 2
-    run(work, "fork", "--delete", "other")
-    unplugged.rename(drive)
-    assert git(drive, "status", "--porcelain") == "A  staged"
-    renamed = other.with_name("renamed")
-    assert git(renamed, "status", "--porcelain") == ""
-    listing = git(work.path, "worktree", "list", "--porcelain").split()
-    assert [each for each in listing if each.startswith("/")] == [
-        *map(str, (work.path, drive, renamed))
-    ]
 
 
 def test_a_hook_takes_its_checkpoint_in_the_fork(work: Workspace) -> None:
