@@ -224,7 +224,8 @@ class NothingToUndo(WorkspaceError):
 
     def __init__(self, verb: str) -> None:
         super().__init__(
-            f"Cannot {verb}: there is no restore to {verb}. Nothing was changed.",
+            f"Cannot {verb}: there is no {'undo' if verb == 'redo' else 'restore'} to take back. "
+            "Nothing was changed.",
             hint="`ckptfs list` shows the checkpoints that you can restore.",
         )
 
