@@ -288,7 +288,8 @@ class NamedForks:
                 if error.errno != errno.EBUSY:
                     raise
                 raise MountpointBusy(line.path) from error
-            await trio.to_thread.run_sync(self._leave, line)
+            leaving = partial(mounts.leave, self._workspace.store, line.path)
+            await trio.to_thread.run_sync(leaving)
         with suppress(OSError):
             os.rmdir(self._workspace.forks)
 
@@ -304,11 +305,6 @@ class NamedForks:
                 await trio.sleep(_LOOK_AGAIN)
             else:
                 return
-
-    def _leave(self, line: Line) -> None:
-        """Leave no mountpoint of ours behind; a place that its user chose stays."""
-        if line.path.parent == self._workspace.forks:
-            mounts.remove_point(line.path)
 
 
 def _require_own_name(name: str) -> None:

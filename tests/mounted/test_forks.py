@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from tests.support.mounting import Workspace, ckptfs, is_mounted, succeed, workspace
 from tests.support.staging import USER, said
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_for_exit, wait_until
 
 pytestmark = [pytest.mark.needs_mount, pytest.mark.compiled_only]
 
@@ -150,6 +151,25 @@ def test_a_copy_of_a_store_takes_no_fork_its_place(work: Workspace) -> None:
     work.path = moved
     work.mount()
     assert (place / "file").read_text() == "newer", "a workspace that moved is the same one"
+
+
+@pytest.mark.parametrize("how", ["signal", "kill"])
+def test_a_directory_that_was_chosen_for_a_fork_stays(work: Workspace, how: str) -> None:
+    place = work.path.parent / "agent"
+    place.mkdir()
+    before = place.stat()
+    usual, _ = fork(work, "usual"), fork(work, "idea", "--at", place)
+    assert work.pid is not None
+    pid = work.pid
+    if how == "signal":
+        os.kill(pid, signal.SIGTERM)
+        wait_for_exit(pid)
+        work.pid = None
+    else:
+        work.kill()
+        succeed(work.cli("umount", work.path))
+    assert (place.stat().st_ino, place.stat().st_dev) == (before.st_ino, before.st_dev)
+    assert not usual.exists()
 
 
 def test_an_unmount_after_a_kill_leaves_no_dead_forks(work: Workspace) -> None:
