@@ -19,6 +19,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.diff.changed import MODIFIED, TARGET, TIMES, TYPE
 from ckptfs.history.diff.changed import differences as differences_of
 from ckptfs.history.diff.tree import RENAMED, Change
+from ckptfs.history.forks import is_left_out, left_out
 from ckptfs.history.merge_sides import UNTOUCHED, Ours, Sides
 from ckptfs.history.merge_steps import (
     DRIVER,
@@ -74,6 +75,7 @@ class Planner:
         self._labels = labels
         self._beside = beside
         self._paths = set(paths)
+        self._left_out = left_out(fs.store, fs.head.epoch, theirs.epoch)
         self._contents = contents or {}
         self.plan = MergePlan(epochs=(base.epoch, fs.head.epoch, theirs.epoch))
         self._sides = Sides(fs, base.bare, fs.head.bare, theirs.bare)
@@ -127,6 +129,8 @@ class Planner:
         return self.plan
 
     def _wants(self, change: Change) -> bool:
+        if is_left_out(self._left_out, change):
+            return False
         if not self._paths:
             return True
         own = (change.path, change.source, self._sides.path_here(change))
