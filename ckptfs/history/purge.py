@@ -309,7 +309,7 @@ class _Remover:
             yield
         # A write-back may have noted meanwhile that both sides agree.
         self._store.metadata.put_agreed(None)
-        self._store.pending.flush()
+        self._store.pending.flush_tables()
         if self._tree_of != self._state_of_tree():
             self._tree, self._tree_of = _Tree(self._store), self._state_of_tree()
 
