@@ -198,6 +198,8 @@ def _bases(store: Store, inodes: Iterable[Ino]) -> Steps[set[bytes]]:
     """The blocks of doomed files, and the packs that they are in."""
     found: set[bytes] = set()
     for ino in inodes:
+        if interrupts.is_due():
+            yield from pause(store)
         for content in _contents(store, ino):
             for _, _, record in store.blockmap.versions(content):
                 if interrupts.is_due():
