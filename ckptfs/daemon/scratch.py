@@ -2,8 +2,8 @@
 
 Each is a line of its own in the store (`ckptfs.history.forks`) with a mount of its own, served by
 the workspace's daemon, below a directory that only its user can enter. It begins at now or at a
-checkpoint, and takes no checkpoints by itself. What it was when it ended is one, unless nobody
-wants it. What a daemon that died left behind is cleared away by the next one.
+checkpoint, and takes no checkpoints by itself. What it was when it ended is one, unless the
+command's result is not wanted. What a daemon that died left behind is cleared away by the next one.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Scratches:
 
 
 def _next_name(fs: Filesystem) -> str:
-    """A name that no other has, and nobody can give."""
+    """A name that no other has, and that users cannot give."""
     taken = {fork.name for fork in forks.forks(fs.store)}
     number = len(taken) + 1
     while f"{forks.SCRATCH}{number}" in taken:
