@@ -8,12 +8,15 @@ name that is asked for again is the same tree; one that is removed stays a check
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
 import subprocess
+from pathlib import Path
 
 from ckptfs.agents import events, hook_call, hook_input
+from ckptfs.linked import Linked
 
 #: Behind the name of the workspace: the directory that forks are mounted in.
 BESIDE = ".forks"
@@ -68,7 +71,10 @@ def _remove(event: events.Event) -> None:
     names = [fork["name"] for fork in _forks(*found) if fork["at"] == path] if found else []
     if found and names:
         # The agent is done with it, whatever still runs there.
-        hook_call.ask(*found, "fork_delete", {"name": names[0], "force": True})
+        linked = Linked(functools.partial(hook_call.ask, *found), Path(found[0]))
+        _, reason = linked.delete({"name": names[0], "force": True})
+        if reason:
+            raise OSError(f"git goes on listing it: {reason}")
         return
     _git(os.path.dirname(path), "worktree", "remove", "--force", path)
 

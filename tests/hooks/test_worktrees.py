@@ -87,6 +87,17 @@ def test_a_tree_of_git_that_is_asked_for_again_has_the_commits_that_it_had(
     assert log.stdout.splitlines() == ["not merged", "first"]
 
 
+def test_a_removed_fork_that_is_a_linked_worktree_is_none_for_git_any_more(agent: Agent) -> None:
+    work = agent.work.path
+    subprocess.run(["git", "init", "-q", work], check=True)
+    git = ["git", "-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    succeed(agent.work.cli("fork", "x", "--git", "--at", f"{work}.forks/x", "-w", str(work)))
+    assert agent.call(removed(f"{work}.forks/x")).stderr == b""
+    trees = subprocess.run([*git, "worktree", "list"], capture_output=True, check=True).stdout
+    assert len(trees.splitlines()) == 1
+
+
 def test_where_none_can_be_had_no_path_is_printed(agent: Agent, tmp_path: Path) -> None:
     done = agent.call(asked(tmp_path))
     assert done.stdout == b""
