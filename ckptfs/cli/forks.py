@@ -105,6 +105,9 @@ def _gone_text(gone: list[JsonObject], linked: Container[str]) -> str:
             f"Deleted fork {safe(name)}. Checkpoint {number} has its last state for a day.",
             f"  To bring it back: ckptfs fork {shell(name)} {git}--from {number}",
         ]
+        if each["cut_off"]:
+            users = safe(", ".join(each["cut_off"]))
+            lines.append(f"  Other mount namespaces had it open. It ended for them, too: {users}.")
     return "\n".join(lines)
 
 

@@ -517,9 +517,11 @@ class Mounted:
     ) -> JsonObject:
         cause = service.caller_of(line.service, request.args)
         async with self._forking:
-            last = await self._forks.delete(name, cause, force=force, asking=connection.peer_pid)
+            last, cut_off = await self._forks.delete(
+                name, cause, force=force, asking=connection.peer_pid
+            )
         self._wake_housekeeping()
-        return {"name": name, "checkpoint": last.id}
+        return {"name": name, "checkpoint": last.id, "cut_off": cut_off}
 
     async def _do_fork_rename(
         self, line: Line, _: Request, connection: Connection, *, name: str, new: str
@@ -573,28 +575,29 @@ class Mounted:
         with trio.move_on_after(_WAKING_PATIENCE):
             for line in self._lines:
                 await line.watch_notifier.idle()
-        await self._lines.sync_forks()
-        if force:
-            await self._shutdown.sync_kernel()
-            return True
-        if not lazy:
+        on_progress = self._replies.on_progress
+        if not lazy and not force:
             await self._shutdown.require_idle(asking)
             await self._forks.require_idle(asking)
-            if not await self._shutdown.wait_for_copies(self._replies.on_progress):
-                await self._shutdown.sync_kernel()
-                return True
+            force = not await self._shutdown.wait_for_copies(on_progress)
+            if not force:
+                self._shutdown.cut_off = await self._forks.let_go(asking, on_progress)
+        await self._lines.sync_forks()
         await self._shutdown.sync_kernel()
+        if force:
+            return True
         await self._scanning.may_be_left()
-        await self._forks.unmount_all(detach=lazy)
-        try:
-            await self._shutdown.unmount(
-                lazy=lazy,
-                write_back=write_back and self._shutdown.writes_back,
-                on_progress=self._replies.on_progress,
-            )
-        except BaseException:
-            await self._forks.mount_all()
-            raise
+        async with self._forking:
+            await self._forks.unmount_all(detach=lazy)
+            try:
+                await self._shutdown.unmount(
+                    lazy=lazy,
+                    write_back=write_back and self._shutdown.writes_back,
+                    on_progress=on_progress,
+                )
+            except BaseException:
+                await self._forks.mount_all()
+                raise
         if not lazy:  # else programs go on in it, and their changes wait for the end
             self._scanning.stop()
         return False
