@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,6 +92,22 @@ def test_a_fork_is_a_tree_of_its_own(work: Workspace) -> None:
         os.rename(idea / "new", work.path / "new")
     found = listed(work)["idea"]
     assert (found["path"], found["added"], found["modified"]) == (str(idea), 1, 1)
+
+
+def test_a_path_through_the_link_to_a_fork_asks_for_nothing_more(work: Workspace) -> None:
+    """The kernel keeps where the link leads: a daemon that stands still is not asked."""
+    fork(work, "idea")
+    link = work.path / ".forks/idea"
+    target = os.readlink(link)
+    assert work.pid is not None
+    os.kill(work.pid, signal.SIGSTOP)
+    try:
+        done = subprocess.run(["readlink", link], capture_output=True, text=True, timeout=60)
+    finally:
+        os.kill(work.pid, signal.SIGCONT)
+    assert done.stdout == f"{target}\n"
+    run(work, "fork", "--rename", "idea", "other")
+    assert os.readlink(work.path / ".forks/other") != target
 
 
 def test_what_the_kernel_knew_of_forks_is_dropped(work: Workspace) -> None:
