@@ -150,7 +150,14 @@ def attempt(args: Namespace) -> int:
     except BaseException:
         _end_quietly(workspace, scratch)
         raise
-    record = _kept(workspace, scratch, args.words, ran)
+    try:
+        record = _kept(workspace, scratch, args.words, ran)
+    except (CkptfsError, KeyboardInterrupt):
+        output.note(
+            f"ckptfs: The command ended with {ran.exit_code}, and the workspace is as it was. What "
+            "the command did is kept for a day: `ckptfs forks` lists it once the fork has ended."
+        )
+        raise
     if not record["changes"]:  # the state that it was run on is that of the workspace
         with open_workspace(workspace) as session:
             _note_run(session, scratch.base, args.words, ran)
