@@ -14,7 +14,6 @@ from ckptfs.cli.worktrees import Made
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import CkptfsError, UsageError, shell
 
-
 #: How many that ended are listed.
 _LAST_MAX = 10
 
