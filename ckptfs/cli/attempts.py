@@ -8,6 +8,7 @@ over, or which goes.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -280,6 +281,8 @@ def race(args: Namespace) -> int:
                 f"ckptfs: The attempts were ended, and the workspace is as it was. {_days(numbers)}"
                 f"; output is in {logs}."
             )
+        else:
+            shutil.rmtree(logs, ignore_errors=True)
         raise
     results.sort(key=_rank)
     best = results[0]

@@ -139,6 +139,20 @@ def test_an_unmount_after_a_kill_leaves_no_dead_forks(work: Workspace) -> None:
     assert not is_mounted(place) and not place.exists()
 
 
+def test_a_program_in_a_fork_goes_on_when_the_workspace_is_detached(work: Workspace) -> None:
+    idea, other = fork(work, "idea"), fork(work, "other")
+    with (idea / "file").open("w") as file:
+        assert work.cli("umount", work.path).returncode == 27
+        succeed(work.cli("umount", "--lazy", work.path))
+        assert not any(map(is_mounted, (work.path, idea, other)))
+        assert work.status()["state"] == "waiting for the last open file"
+        file.write("written later")
+    wait_until(lambda: work.status()["state"] == "unmounted", "the daemon has ended")
+    work.mount()
+    assert (idea / "file").read_text() == "written later"
+    assert os.listdir(other) == []
+
+
 def test_every_verb_works_in_a_fork(work: Workspace) -> None:
     (work.path / "file").write_text("base")
     run(work, "save", "in main")
