@@ -239,6 +239,16 @@ class NamedForks:
 
     # -- with the workspace ------------------------------------------------------------------------
 
+    def forget_places(self) -> None:
+        """Let all forks be mounted at the usual places from now on. A store that is new here may be
+        a copy, and then those places are the original's; or its maker chose them."""
+        moved = [fork for fork in self.all() if fork.at]
+        for fork in moved:
+            log.info("the store is new here: fork %s is not mounted at %s", fork.name, fork.at)
+            forks.move(self._store, fork.name, "")
+        if moved:
+            self._lines.main.service.fs.commit()
+
     async def mount_all(self) -> None:
         """Mount what is not mounted. One that cannot be is left in the store, and named in the
         log; one whose own place is taken gets the usual one."""
@@ -279,7 +289,8 @@ class NamedForks:
                 if error.errno != errno.EBUSY:
                     raise
                 raise MountpointBusy(line.path) from error
-            await trio.to_thread.run_sync(self._leave, line)
+            leaving = partial(mounts.leave, self._workspace.store, line.path)
+            await trio.to_thread.run_sync(leaving)
         with suppress(OSError):
             os.rmdir(self._workspace.forks)
 
@@ -320,11 +331,6 @@ class NamedForks:
                 await trio.sleep(_LOOK_AGAIN)
             else:
                 return
-
-    def _leave(self, line: Line) -> None:
-        """Leave no mountpoint of ours behind; a place that its user chose stays."""
-        if line.path.parent == self._workspace.forks:
-            mounts.remove_point(line.path)
 
 
 async def _let_go(held: int, connections: Sequence[Connection]) -> None:

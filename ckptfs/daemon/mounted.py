@@ -191,6 +191,8 @@ class Mounted:
     async def _mount_forks(self, started: Callable[[], None]) -> None:
         """Who mounted the workspace finds the forks where they were."""
         self._scratches.clear_leftovers()
+        if self._plan.new_store:
+            self._forks.forget_places()
         await self._forks.mount_all()
         started()
 
