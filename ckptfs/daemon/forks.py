@@ -314,7 +314,8 @@ class NamedForks:
                 except OSError as error:
                     log.warning("fork %s stays mounted: %s", line.name, error)
                 else:
-                    await trio.to_thread.run_sync(self._leave, line)
+                    leaving = partial(mounts.leave, self._workspace.store, line.path)
+                    await trio.to_thread.run_sync(leaving)
         with suppress(OSError):
             os.rmdir(self._workspace.forks)
         self._lines.nursery.start_soon(_let_go, held, connections)
