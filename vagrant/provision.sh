@@ -155,7 +155,7 @@ install_command() {
     esac
 }
 
-# Every package list of a system that is not apt's, for someone whose package tool is unknown.
+# Every package list of a system that is not apt's, where the package tool is unknown.
 name_packages() {
     needs=$1
     families=${family:-apt dnf pacman zypper}

@@ -2,9 +2,7 @@
 
 Each tool is a few lines over the API; its annotations say whether it changes anything. Tools run in
 threads, and several may call the API at once. An error of ckptfs becomes an error of the tool, in
-the same words, for the model to read. Answers are structured, and small enough for a model to read:
-lists and texts are cut at a limit, and say so. Names whose bytes are no UTF-8 get replacement
-characters, since JSON between programs has no others.
+the same words, for the model to read. Answers are structured (`mcp_answers`).
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, ParamSpec, TypeVar
 
 from mcp.server import MCPServer
@@ -24,12 +21,30 @@ from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
-from pydantic import BaseModel, Field, StrictInt, ValidationError
+from pydantic import Field, StrictInt, ValidationError
 
-from ckptfs import __version__, api
+from ckptfs import __version__
+from ckptfs.agents import mcp_answers as answers
+from ckptfs.agents.mcp_answers import (
+    NAMED_MAX,
+    TEXT_MAX,
+    Change,
+    CheckpointDetails,
+    CheckpointInfo,
+    CheckpointList,
+    Comparison,
+    DeletedFork,
+    Difference,
+    FileHistory,
+    ForkInfo,
+    Forks,
+    Merge,
+    Restore,
+    Status,
+    Tried,
+)
 from ckptfs.agents.own_hooks import gone_text, hooks_in
-from ckptfs.api import Checkpoint, CheckpointDiff, CheckpointService, MergeResult, RestoreResult
-from ckptfs.api.values import FileChange, FileVersion, WorkspaceStatus
+from ckptfs.api import CheckpointService
 from ckptfs.config import Workspace
 from ckptfs.errors import (
     CheckpointUnknown,
@@ -39,309 +54,6 @@ from ckptfs.errors import (
     TreeMoved,
 )
 from ckptfs.service.verbs import FILES, VERBS, Verb
-
-# -- what the tools answer -------------------------------------------------------------------------
-
-#: How many paths one list names, and how many characters of a diff are sent, unless told otherwise.
-NAMED_MAX = 200
-TEXT_MAX = 20_000
-
-
-class CheckpointInfo(BaseModel):
-    id: str
-    message: str
-    time: datetime
-    kind: str = Field(description="manual, auto, hook, run, task, mount, offline or restore")
-    tag: str = ""
-    pinned: bool = False
-    metadata: dict[str, str] = {}
-    created: bool = Field(True, description="false if nothing had changed since this one")
-
-
-class Change(BaseModel):
-    path: str
-    old_path: str | None = Field(None, description="where it was, if it was renamed")
-    how: list[str] = Field(description="added, deleted, renamed, modified, mode, owner, ...")
-
-
-class CheckpointList(BaseModel):
-    checkpoints: list[CheckpointInfo] = Field(description="newest first")
-    more: bool = Field(description="whether there are older ones")
-
-
-class Difference(BaseModel):
-    from_id: str | None = Field(description="null: before the first checkpoint")
-    to_id: str | None = Field(description="null: the workspace as it is now")
-    total: int = Field(description="how many paths differ")
-    changes: list[Change] = Field(description="the first of them")
-    diff: str = Field("", description="as `git diff` shows it; may be cut off")
-    truncated: bool = Field(description="whether `changes` or `diff` is cut off")
-
-
-class CheckpointDetails(BaseModel):
-    checkpoint: CheckpointInfo
-    difference: Difference = Field(description="against the checkpoint it came from")
-
-
-class Restore(BaseModel):
-    checkpoint_id: str
-    done: bool = Field(description="false: a dry run, nothing was changed")
-    added: list[str]
-    modified: list[str]
-    deleted: list[str]
-    total: int = Field(description="how many paths are concerned; the lists may be cut off")
-    token: str = Field("", description="of a dry run: restores only if nothing changed since")
-    undo_id: str | None = Field(None, description="the checkpoint of the state before")
-    next: str = Field(description="what to do now")
-
-
-class ForkInfo(BaseModel):
-    name: str
-    path: str = Field(description="work there; empty if it is not mounted")
-    base_id: str | None = Field(description="the checkpoint where it parted")
-    changed: int = Field(description="how many paths changed in it since")
-
-
-class Forks(BaseModel):
-    forks: list[ForkInfo]
-
-
-class DeletedFork(BaseModel):
-    done: bool = Field(description="false: nothing was changed")
-    fork: ForkInfo
-    checkpoint_id: str | None = Field(None, description="has its last state, for a day")
-    next: str = Field(description="what to do now")
-
-
-class ComparedState(BaseModel):
-    name: str
-    paths_changed: int
-    lines_added: int
-    lines_removed: int
-    runs: list[str] = Field(description="the commands that were last run there, and how they ended")
-
-
-class ComparedPath(BaseModel):
-    path: str
-    changed_by: list[str]
-    alike: bool = Field(description="whether those that changed it made the same of it")
-
-
-class Comparison(BaseModel):
-    base_id: str | None = Field(description="what all have in common; null: the beginning")
-    states: list[ComparedState]
-    paths: list[ComparedPath] = Field(description="those that several changed come first")
-    total: int = Field(description="how many paths were changed; the list may be cut off")
-
-
-class Conflict(BaseModel):
-    path: str
-    kind: str = Field(description="content, binary, added, deleted here, deleted there, ...")
-    resolution: str = Field(description="ours, theirs, markers or driver; empty: not decided")
-
-
-class Merge(BaseModel):
-    done: bool = Field(description="false: a dry run, or conflicts; nothing was changed")
-    added: list[str]
-    modified: list[str]
-    deleted: list[str]
-    total: int = Field(description="how many paths are concerned; the lists may be cut off")
-    conflicts: list[Conflict]
-    token: str = Field("", description="of a dry run: merges only if nothing changed since")
-    undo_id: str | None = Field(None, description="the checkpoint of the state before")
-    next: str = Field(description="what to do now")
-
-
-class Tried(BaseModel):
-    exit_code: int
-    checkpoint_id: str = Field(description="has what the command left, for a day")
-    changes: list[Change] = Field(description="what it changed; the first of them")
-    total: int = Field(description="how many paths it changed")
-    output: str = Field(description="what it printed; the end of it, if that is long")
-    next: str = Field(description="what to do now")
-
-
-class Version(BaseModel):
-    checkpoint: CheckpointInfo | None = Field(description="null: not saved yet")
-    path: str
-    old_path: str | None = None
-    how: list[str]
-    size: int | None = None
-    writer: str = Field("", description="the command that wrote it, if that is known")
-
-
-class FileHistory(BaseModel):
-    path: str
-    versions: list[Version] = Field(description="newest first")
-    more: bool
-
-
-class Status(BaseModel):
-    workspace: str
-    mounted: bool
-    checkpoints: int
-    entries: int
-    store: str
-    store_bytes: int
-    unsaved: int = Field(description="how many paths changed since the last checkpoint")
-    history: str = Field(description="where checkpoints can be read as directories; empty if not")
-
-
-# -- from what the API returns ---------------------------------------------------------------------
-
-
-def _text(raw: str) -> str:
-    return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _checkpoint(found: Checkpoint) -> CheckpointInfo:
-    return CheckpointInfo(
-        id=found.id,
-        message=_text(found.message),
-        time=found.timestamp,
-        kind=found.kind,
-        tag=_text(found.tag),
-        pinned=found.pinned,
-        metadata={_text(key): _text(value) for key, value in found.metadata.items()},
-        created=found.created,
-    )
-
-
-def _change(found: FileChange) -> Change:
-    old = None if found.old_path is None else _text(found.old_path)
-    return Change(path=_text(found.path), old_path=old, how=list(found.kinds))
-
-
-def _difference(found: CheckpointDiff, most: int, *, content: bool) -> Difference:
-    shown = _text(found.diff_content) if content else ""
-    return Difference(
-        from_id=found.from_id,
-        to_id=found.to_id,
-        total=len(found.changes),
-        changes=[_change(item) for item in found.changes[:NAMED_MAX]],
-        diff=shown[:most],
-        truncated=len(found.changes) > NAMED_MAX or len(shown) > most,
-    )
-
-
-def _restore(found: RestoreResult, remarks: Sequence[str]) -> Restore:
-    if found.dry_run:
-        following = "Nothing was changed. Call again with confirm=true and this token to restore."
-    else:
-        following = f"To take it back, restore checkpoint {found.before_id}."
-    lists = (found.added_paths, found.modified_paths, found.deleted_paths)
-    added, modified, deleted = (_some(paths) for paths in lists)
-    return Restore(
-        checkpoint_id=found.checkpoint_id,
-        done=not found.dry_run,
-        added=added,
-        modified=modified,
-        deleted=deleted,
-        total=sum(map(len, lists)),
-        token=found.token,
-        undo_id=found.before_id,
-        next=" ".join([following, *remarks]),
-    )
-
-
-def _some(paths: Sequence[str]) -> list[str]:
-    return [_text(path) for path in paths[:NAMED_MAX]]
-
-
-def _fork(found: dict[str, Any]) -> ForkInfo:
-    base = found["base_id"]
-    return ForkInfo(
-        name=_text(found["name"]),
-        path=_text(found["path"]),
-        base_id=None if base is None else str(base),
-        changed=found["added"] + found["modified"] + found["deleted"],
-    )
-
-
-def _comparison(found: api.Comparison) -> Comparison:
-    paths = sorted(found.paths, key=lambda each: len(each.changed_by) < 2)
-    return Comparison(
-        base_id=found.base_id,
-        states=[
-            ComparedState(
-                name=_text(state.name),
-                paths_changed=state.added + state.modified + state.deleted,
-                lines_added=state.lines_added,
-                lines_removed=state.lines_removed,
-                runs=[f"{_text(run['command'])}: {run['exit_code']}" for run in state.runs],
-            )
-            for state in found.states
-        ],
-        paths=[
-            ComparedPath(
-                path=_text(each.path),
-                changed_by=list(map(_text, each.changed_by)),
-                alike=each.alike,
-            )
-            for each in paths[:NAMED_MAX]
-        ],
-        total=len(paths),
-    )
-
-
-def _merge(found: MergeResult) -> Merge:
-    lists = (found.added_paths, found.modified_paths, found.deleted_paths)
-    added, modified, deleted = (_some(paths) for paths in lists)
-    return Merge(
-        done=found.changed,
-        added=added,
-        modified=modified,
-        deleted=deleted,
-        total=sum(map(len, lists)),
-        conflicts=[
-            Conflict(path=_text(each.path), kind=each.kind, resolution=each.resolution)
-            for each in found.conflicts[:NAMED_MAX]
-        ],
-        token=found.token,
-        undo_id=found.before_id,
-        next=_after_merge(found),
-    )
-
-
-def _after_merge(found: MergeResult) -> str:
-    if found.changed:
-        return f"To take it back, restore checkpoint {found.before_id}."
-    if any(not each.resolution for each in found.conflicts):
-        return (
-            "Nothing was changed. Call again with confirm=true, this token and a resolution: "
-            "markers, ours or theirs; for single paths with resolutions."
-        )
-    if found.dry_run and (found.added_paths or found.modified_paths or found.deleted_paths):
-        return "Nothing was changed. Call again with confirm=true and this token to merge."
-    return "There is nothing to merge."
-
-
-def _version(found: FileVersion) -> Version:
-    changed = _change(found.change)
-    return Version(
-        checkpoint=None if found.checkpoint is None else _checkpoint(found.checkpoint),
-        path=changed.path,
-        old_path=changed.old_path,
-        how=changed.how,
-        size=(found.change.new or {}).get("size"),
-        writer=_text(str((found.writer or {}).get("command", ""))),
-    )
-
-
-def _status(found: WorkspaceStatus, unsaved: int) -> Status:
-    return Status(
-        workspace=_text(found.workspace),
-        mounted=found.mounted,
-        checkpoints=found.checkpoints,
-        entries=found.inodes,
-        store=_text(found.store),
-        store_bytes=found.store_bytes,
-        unsaved=unsaved,
-        history=_text(f"{found.workspace}/.checkpoints") if found.mounted else "",
-    )
-
-
-# -- the tools -------------------------------------------------------------------------------------
 
 _INSTRUCTIONS = """\
 Checkpoints of the workspace {path}. Everything in it is covered: ignored files, build output, what
@@ -390,8 +102,8 @@ def make_server(
     workspace: Workspace, *, read_only: bool = False, commands: bool = False
 ) -> MCPServer[Any]:
     """A server for one workspace; a read-only one has only the tools that change nothing. With
-    ``commands`` it runs commands for the model, as whoever started it and outside of any sandbox
-    that the model's own commands are in."""
+    ``commands`` it runs commands for the model: as the user who started it, and outside of any
+    sandbox that the model's own commands are in."""
     tools = Tools(CheckpointService(workspace.path, workspace.store))
     return MCPServer(
         "ckptfs",
@@ -423,7 +135,7 @@ def _telling(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except CkptfsError as error:
-            raise ToolError(_text(f"{error.message} {_hint(error)}".strip())) from error
+            raise ToolError(answers.text(f"{error.message} {_hint(error)}".strip())) from error
 
     return call
 
@@ -457,7 +169,7 @@ class Tools:
     ) -> CheckpointInfo:
         """Save the workspace as it is now. Costs nothing, whatever the size; takes no checkpoint if
         nothing changed since the last one, unless a tag is given."""
-        return _checkpoint(self._service.save(message, tag=tag))
+        return answers.checkpoint(self._service.save(message, tag=tag))
 
     def checkpoint_list(self, limit: Limit = 20, moments: bool = False) -> CheckpointList:
         """List the checkpoints, newest first. Many take themselves, before a command or a tool
@@ -465,7 +177,7 @@ class Tools:
         were taken just before something would have been lost."""
         found = self._service.list(limit + 1, moments=moments)
         return CheckpointList(
-            checkpoints=[_checkpoint(item) for item in found[:limit]],
+            checkpoints=[answers.checkpoint(item) for item in found[:limit]],
             more=len(found) > limit,
         )
 
@@ -474,8 +186,8 @@ class Tools:
         found = self._service.get(str(checkpoint_id))
         changed = self._service.show(found.id)
         return CheckpointDetails(
-            checkpoint=_checkpoint(found),
-            difference=_difference(changed, max_chars, content=max_chars > 0),
+            checkpoint=answers.checkpoint(found),
+            difference=answers.difference(changed, max_chars, content=max_chars > 0),
         )
 
     def checkpoint_diff(
@@ -488,7 +200,7 @@ class Tools:
         """What differs between two checkpoints. Without to_id: up to now; without both: what
         changed since the last checkpoint. max_chars=0 lists the paths only."""
         found = self._service.diff(str(from_id), str(to_id), paths=paths)
-        return _difference(found, max_chars, content=max_chars > 0)
+        return answers.difference(found, max_chars, content=max_chars > 0)
 
     def checkpoint_restore(
         self,
@@ -508,7 +220,7 @@ class Tools:
         )
         still = hooks_in(workspace) if hooked else {}
         gone = {name: path for name, path in hooked.items() if name not in still}
-        return _restore(found, gone_text(gone))
+        return answers.restore(found, gone_text(gone))
 
     def checkpoint_compare(
         self,
@@ -519,7 +231,7 @@ class Tools:
     ) -> Comparison:
         """Compare what several states changed since the newest one that all have in common: paths
         that several changed, alike or not, lines, and how the commands ended that ran there."""
-        return _comparison(self._service.compare(*map(str, states)))
+        return answers.comparison(self._service.compare(*map(str, states)))
 
     def checkpoint_merge(
         self,
@@ -531,7 +243,7 @@ class Tools:
         ] = "",
         resolutions: Annotated[
             dict[str, Literal["markers", "ours", "theirs"]], Field(description="the same by path")
-        ] = {},  # noqa: B006 - a model's schema has it, and nobody changes it
+        ] = {},  # noqa: B006 - the model's schema shows it, and it is only read
         confirm: Annotated[bool, Field(description="really do it")] = False,
         token: Annotated[
             str, Field(description="of the dry run: refuses if anything changed since")
@@ -548,7 +260,7 @@ class Tools:
             resolutions=resolutions,
             token=token,
         )
-        return _merge(found)
+        return answers.merge(found)
 
     def fork_create(
         self,
@@ -562,7 +274,7 @@ class Tools:
 
     def fork_list(self) -> Forks:
         """List the forks of the workspace: where they are and how much each changed."""
-        return Forks(forks=[_fork(found) for found in self._service.call("forks")["forks"]])
+        return Forks(forks=[answers.fork(found) for found in self._service.call("forks")["forks"]])
 
     def fork_delete(
         self,
@@ -582,7 +294,7 @@ class Tools:
     def _fork(self, name: str) -> ForkInfo:
         for found in self._service.call("forks")["forks"]:
             if found["name"] == name:
-                return _fork(found)
+                return answers.fork(found)
         raise ToolError(f"There is no fork {name}. fork_list names the forks.")
 
     def command_try(
@@ -608,7 +320,7 @@ class Tools:
         found = self._service.log(path)
         return FileHistory(
             path=path,
-            versions=[_version(item) for item in found[:limit]],
+            versions=[answers.version(item) for item in found[:limit]],
             more=len(found) > limit,
         )
 
@@ -616,7 +328,7 @@ class Tools:
         """Where the workspace and its history are, and how much changed since the last
         checkpoint."""
         changed = self._service.diff()
-        return _status(self._service.status(), len(changed.changes))
+        return answers.status(self._service.status(), len(changed.changes))
 
 
 def _tried(workspace: Workspace, command: list[str], seconds: int, most: int) -> Tried:
@@ -660,7 +372,9 @@ def _as_tried(line: str, output: str) -> Tried:
         exit_code=record["exit_code"],
         checkpoint_id=str(number),
         changes=[
-            Change(path=_text(each["path"]), old_path=each.get("old_path"), how=each["kinds"])
+            Change(
+                path=answers.text(each["path"]), old_path=each.get("old_path"), how=each["kinds"]
+            )
             for each in changes[:NAMED_MAX]
         ],
         total=len(changes),

@@ -35,13 +35,14 @@ _SIZE_MAX = 16 << 20
 
 def hooks_in(workspace: Path) -> dict[str, str]:
     """The agents whose settings in a workspace call us, each with the file, as a path below it."""
-    if not any((workspace / name).is_dir() for name in FOLDERS):
+    # By os.path, which says False of what cannot be looked at: there are no hooks to tell of.
+    if not any(os.path.isdir(workspace / name) for name in FOLDERS):
         return {}
     from ckptfs.agents.table import AGENTS, files_of
 
     found = {}
     for agent in AGENTS.values():
-        if (workspace / agent.project).is_dir():
+        if os.path.isdir(workspace / agent.project):
             for path in files_of(agent, workspace):
                 if _calls_us(agent, path):
                     found[agent.name] = str(path.relative_to(workspace))

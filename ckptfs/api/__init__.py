@@ -8,7 +8,8 @@ for.
 
 import logging
 
-from ckptfs.api.service import AsyncCheckpointService, CheckpointService
+from ckptfs.api.awaited import AsyncCheckpointService
+from ckptfs.api.service import CheckpointService
 from ckptfs.api.values import (
     EVENTS,
     Checkpoint,

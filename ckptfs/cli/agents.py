@@ -11,6 +11,7 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -120,19 +121,23 @@ def _change(args: Namespace, agents: list[Agent]) -> int:
     different = [change for _, changes in planned for change in changes if change.new != change.old]
     record = records[0] if args.subject else {"agents": records}
     if args.dry_run or not different:
-        text = "".join(change.diff for change in different) or _unchanged(planned)
-        output.result(record, text.rstrip("\n"), as_json=args.json)
+        text = _patch(different) or _unchanged(planned)
+        output.result(record, text, as_json=args.json, as_it_is=bool(different))
         return 0
-    if not args.json:
-        shown = "".join(change.diff for change in different).expandtabs()
-        output.note("\n".join(map(output.safe, shown.splitlines())))
     if not args.yes:
+        if not args.json:
+            print(_patch(different), file=sys.stderr)
         output.confirm("", "Go ahead?", f"{args.action}ed", option="--yes")
     for agent, changes in planned:
         _write_all(agent, changes)
     done = [_done(args.action, agent, changes) for agent, changes in planned]
     output.result(record, "\n".join(filter(None, done)), as_json=args.json)
     return 0
+
+
+def _patch(changes: Sequence[SettingsEdit]) -> str:
+    shown = "".join(change.diff for change in changes).expandtabs()
+    return "\n".join(map(output.safe, shown.splitlines()))
 
 
 def _in_scope(agent: Agent, project: Path | None, args: Namespace) -> list[SettingsEdit]:
@@ -394,10 +399,8 @@ def _plugin(args: Namespace) -> int:
         "dry_run": args.dry_run,
     }
     if args.dry_run:
-        text = "".join(change.diff for change in changes).rstrip("\n")
-        output.result(
-            record, text or f"{output.safe(folder)} is as it should be.", as_json=args.json
-        )
+        text = _patch(changes) or f"{output.safe(folder)} is as it should be."
+        output.result(record, text, as_json=args.json, as_it_is=True)
         return 0
     for change in changes:
         _write(change)

@@ -148,12 +148,19 @@ def attempt(args: Namespace) -> int:
     try:
         ran = _run(workspace, scratch, args.words)
     except BaseException:
-        _end(workspace, scratch)
+        _end_quietly(workspace, scratch)
         raise
     record = _kept(workspace, scratch, args.words, ran)
-    decision = _decide(args, workspace, record)
+    if not record["changes"]:  # the state that it was run on is that of the workspace
+        with open_workspace(workspace) as session:
+            _note_run(session, scratch.base, args.words, ran)
+    try:
+        decision = _decide(args, workspace, record)
+    except KeyboardInterrupt:
+        _say(args, record | {"decision": "drop"}, _tried_text(record, "drop"))
+        raise
     if decision == "take":
-        record |= _take(workspace, record["checkpoint"])
+        record |= _take(workspace, record, args.words)
     _say(args, record | {"decision": decision}, _tried_text(record, decision))
     return ran.exit_code or (MergeConflict.exit_code if record["conflicts"] else 0)
 
@@ -176,12 +183,20 @@ def _decide(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
         subprocess.run([os.environ.get("SHELL") or "sh"], cwd=tree, check=False)
 
 
-def _take(workspace: Workspace, checkpoint: int) -> JsonObject:
+def _take(workspace: Workspace, record: JsonObject, words: Sequence[str]) -> JsonObject:
+    """Merge what a command left. Where the workspace is then what it left and nothing else, how it
+    ended is true of the workspace, too."""
     from ckptfs.api import merging
 
+    number = str(record["checkpoint"])
     with open_workspace(workspace) as session:
-        asked = {"source": str(checkpoint), **this_command()}
-        merged = merging.merge(session, workspace, asked)
+        merged = merging.merge(session, workspace, {"source": number, **this_command()})
+        after = merged["after"]
+        if after is not None:
+            others = session.call("diff", {"older": number, "newer": str(after)})["changes"]
+            if not others:
+                ran = Ran(record["exit_code"], record["duration_ms"])
+                _note_run(session, after, words, ran)
     return {"merged": merged["changed"], "conflicts": merged["conflicts"]}
 
 
@@ -239,19 +254,31 @@ def race(args: Namespace) -> int:
     if args.count < 1:
         raise UsageError("Cannot race: -n counts from 1. Nothing was run.")
     logs = Path(tempfile.mkdtemp(prefix="ckptfs-race-"))
-    with _unwinding(), ExitStack() as stack:
-        runners = []
-        for number in range(1, args.count + 1):
-            scratch = _begin(workspace)
-            stack.callback(_end_quietly, workspace, scratch)
-            runners.append(_start(workspace, scratch, args, logs, number))
-            stack.callback(_stop, runners[-1].process)
-        results = [_result(workspace, runner, args) for runner in runners]
+    results: list[JsonObject] = []
+    cut_short: list[int] = []
+    try:
+        with _unwinding(), ExitStack() as stack:
+            runners = []
+            for number in range(1, args.count + 1):
+                scratch = _begin(workspace)
+                stack.callback(_leave, workspace, scratch, cut_short)
+                runners.append(_start(workspace, scratch, args, logs, number))
+                stack.callback(_stop, runners[-1].process)
+            for runner in runners:
+                results.append(_result(workspace, runner, args))
+    except BaseException:
+        numbers = sorted([*cut_short, *(each["checkpoint"] for each in results)])
+        if numbers:
+            output.note(
+                f"ckptfs: The attempts were ended, and the workspace is as it was. {_days(numbers)}"
+                f"; output is in {logs}."
+            )
+        raise
     results.sort(key=_rank)
     best = results[0]
     taken = best if args.take == "best" and best["exit_code"] == 0 else None
     if taken is not None:
-        taken |= _take(workspace, taken["checkpoint"])
+        taken |= _take(workspace, taken, args.words)
     record = {"attempts": results, "taken": taken["attempt"] if taken else None, "logs": str(logs)}
     output.result(record, _race_text(results, record), as_json=args.json)
     if taken is not None and taken["conflicts"]:
@@ -262,6 +289,16 @@ def race(args: Namespace) -> int:
 def _end_quietly(workspace: Workspace, scratch: Scratch) -> None:
     with suppress(CkptfsError):  # it has ended where all went well
         _end(workspace, scratch)
+
+
+def _leave(workspace: Workspace, scratch: Scratch, kept: list[int]) -> None:
+    """End a tree whose command did not come to its end, and keep what it was."""
+    with suppress(CkptfsError):  # it has ended where all went well
+        kept.append(_end(workspace, scratch, keep=True))
+
+
+def _days(numbers: Sequence[int]) -> str:
+    return f"Checkpoints {', '.join(map(str, numbers))} have them for a day"
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -324,8 +361,8 @@ def _race_text(results: list[JsonObject], record: JsonObject) -> str:
         )
     if record["taken"]:
         lines.append(f"Merged attempt {record['taken']}. `ckptfs undo` takes it back.")
-    numbers = ", ".join(str(each["checkpoint"]) for each in results)
-    lines.append(f"Checkpoints {numbers} have them for a day; output is in {record['logs']}.")
+    numbers = [each["checkpoint"] for each in results]
+    lines.append(f"{_days(numbers)}; output is in {record['logs']}.")
     return "\n".join(lines)
 
 
@@ -340,8 +377,13 @@ def bisect(args: Namespace) -> int:
     with open_workspace(workspace) as session:
         row = _row(session, args)
     search = _Search(args, workspace, row)
-    with _unwinding():
-        found = search.first_bad()
+    try:
+        with _unwinding():
+            found = search.first_bad()
+    except (KeyboardInterrupt, SystemExit):
+        if search.count:
+            output.note("ckptfs: What was tested is remembered: the same command goes on there.")
+        raise
     record: JsonObject = {
         "checkpoints": [row[place]["id"] for place in found.suspects],
         "run_count": search.count,
@@ -402,7 +444,8 @@ class _Search:
     def _remembered(self, place: int) -> str:
         """What an earlier run of the same command said there."""
         for run in reversed(self._row[place]["runs"]):
-            if run["command"] == self._command and not self._args.again:
+            judged = run["exit_code"] < _NO_VERDICT
+            if run["command"] == self._command and judged and not self._args.again:
                 return _verdict(run["exit_code"])
         return ""
 

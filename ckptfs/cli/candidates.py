@@ -28,7 +28,7 @@ from ckptfs.errors import CkptfsError
 
 FILES, DIRECTORIES, COMMANDS = "\tfiles", "\tdirectories", "\tcommands"
 
-#: Seconds after which nobody waits for an answer any more.
+#: Seconds to wait for an answer: a person at a prompt waits no longer.
 _PATIENCE = 2.0
 #: How many checkpoints and how many names in a directory are worth showing.
 _CHECKPOINTS, _NAMES = 100, 1000

@@ -180,14 +180,16 @@ def _run_text(run: JsonObject, message: str) -> str:
 
 
 def _who(checkpoint: JsonObject) -> str:
-    """The program that caused it; nothing where the message has its command. A number of a process
-    that has ended long ago says nothing to a reader: `show` and --json have it."""
+    """The program that caused it; nothing where the message has its command, or it was a command of
+    ours. A number of a process that has ended long ago says nothing to a reader: `show` and --json
+    have it."""
     command = str(checkpoint["cause"].get("command", ""))
     if not command or command in checkpoint["message"]:
         return ""
     from ckptfs.commands import program_of  # late: most messages say it
 
-    return program_of(command)
+    program = program_of(command)
+    return program if program != "ckptfs" else ""
 
 
 # -- which stay ------------------------------------------------------------------------------------

@@ -195,31 +195,37 @@ def counts_text(record: JsonObject) -> str:
 def _version_line(version: JsonObject, width: int | None) -> str:
     """With ``width``, that of the terminal, what does not fit is cut from the middle of what stands
     behind the columns."""
-    columns, remarks = _version(version)
-    remarks = output.safe(remarks).rstrip()
+    columns, path, message = _version(version)
+    path, message = output.safe(path), output.safe(message)
     if width is not None:
-        remarks = output.cut_middle(remarks, max(_REMARKS_MIN, width - len(columns)))
-    return columns + remarks
+        room = max(_REMARKS_MIN, width - len(columns))
+        message = output.cut_middle(message, max(_MESSAGE_MIN, room - len(path)))
+        return columns + output.cut_middle(path + message, room).rstrip()
+    return f"{columns}{path}{message}".rstrip()
 
 
-#: So much of the remarks is shown however narrow the terminal is.
-_REMARKS_MIN = 20
+#: So much of the path and the remarks is shown however narrow the terminal is, and so much of a
+#: message before the path is cut, too.
+_REMARKS_MIN, _MESSAGE_MIN = 20, 12
 
 
-def _version(version: JsonObject) -> tuple[str, str]:
+def _version(version: JsonObject) -> tuple[str, str, str]:
+    """The columns, the path with its writer, and the message."""
     saved = version["saved"]
     path = _name(version["path"])
     if "renamed" in version["kinds"]:
         path = f"{_name(version['old_path'])} -> {path}"
     if version["writer"] and version["writer"]["command"]:
-        path += f"  by {version['writer']['command']}"
+        from ckptfs.commands import program_of  # late: `diff` needs no program
+
+        path += f"  by {program_of(version['writer']['command'])}"
     if saved is None:
-        return f"{'now':>5}  {'not saved yet':<19}  {'':<8} {version['status']:<3} ", path
+        return f"{'now':>5}  {'not saved yet':<19}  {'':<8} {version['status']:<3} ", path, ""
     message = saved["message"]
     tag = f"[{saved['tag']}] " if saved["tag"] else ""
     when = output.time_text(saved["time_ns"])
     columns = f"{saved['id']:>5}  {when}  {saved['kind']:<8} {version['status']:<3} "
-    return columns, f"{path}  {tag}{message}"
+    return columns, path, f"  {tag}{message}"
 
 
 def _name(path: str) -> str:

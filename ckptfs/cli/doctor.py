@@ -1,7 +1,8 @@
 """`ckptfs doctor`: whether this machine can serve workspaces, and what to do where it cannot.
 
 It only looks: at the kernel, at FUSE, at limits and the clock, at the workspaces of this user, at
-mounts that were left over, and at the hooks of coding agents. It opens no store.
+mounts that were left over, and at the hooks of coding agents. Of all stores it opens one, that of
+the workspace at hand, as `check` does.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple
 
 from ckptfs import config
 from ckptfs.cli import output
+from ckptfs.connect import open_workspace
 from ckptfs.control import runtime
 from ckptfs.errors import CkptfsError, ProblemsFound, shell
 
@@ -78,6 +80,7 @@ def _findings(args: Namespace) -> Iterator[Finding]:
     yield _mount_count()
     yield _clock()
     yield from _workspaces()
+    yield from _at_hand(args)
     yield from _left_over()
     yield from _units()
     yield from _agents(args)
@@ -254,6 +257,46 @@ def _trouble(workspace: config.Workspace) -> Finding | None:
         text = f"{path}: its daemon is gone ({runtime.why_gone(workspace)})"
         return Finding("workspace", WRONG, text, f"ckptfs mount {shell(path)}, or ckptfs umount")
     return None
+
+
+def _at_hand(args: Namespace) -> Iterator[Finding]:
+    """The workspace that is named, or around the current directory: how it is served, and whether
+    its store is whole."""
+    from ckptfs.cli.store import look
+    from ckptfs.cli.workspace import find_workspace
+
+    try:
+        workspace = find_workspace(args)
+    except (CkptfsError, OSError):
+        return  # `doctor` is for machines without one, too
+    where = f"-w {shell(workspace.path)}"
+    try:
+        if runtime.living(workspace) is not None:
+            yield from _served(workspace, where)
+        problems = look(workspace, deep=False)["problems"]
+    except CkptfsError as error:
+        yield Finding("store", LOOK, f"cannot be checked: {error.message}", error.hint)
+        return
+    if problems:
+        text = f"{workspace.store} is damaged: {problems[0]['message']}"
+        advice = f"ckptfs check {where} tells all of it; docs/OPERATIONS.md, Recovery"
+        yield Finding("store", WRONG, text, advice)
+        return
+    text = f"no damage in {workspace.store}; `ckptfs check --deep` reads the bytes, too"
+    yield Finding("store", OK, text)
+
+
+def _served(workspace: config.Workspace, where: str) -> Iterator[Finding]:
+    with open_workspace(workspace) as session:
+        record = session.call("status")
+    if record["server"] == "portable":
+        text = f"{workspace.path}: by the portable path, which is slower: {record['server_reason']}"
+        yield Finding("served", LOOK, text, "make setup, then mount it again")
+    else:
+        yield Finding("served", OK, f"{workspace.path}: by the compiled server")
+    if record["room"] is not None:
+        advice = f"ckptfs status --space {where}"
+        yield Finding("room", LOOK, output.disk_space_text(record["room"]), advice)
 
 
 def _left_over() -> Iterator[Finding]:

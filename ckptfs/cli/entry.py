@@ -51,8 +51,15 @@ def _run(words: list[str]) -> int:
     as_json = "--json" in words
     doing = "go on"
     try:
-        from ckptfs.cli.verbs import VERBS, function_of, is_hook_call, make_parser
+        from ckptfs.cli.verbs import (
+            VERBS,
+            asked_for_help,
+            function_of,
+            is_hook_call,
+            make_parser,
+        )
 
+        words = asked_for_help(words)
         _require_own_helper(words, VERBS)
         args = make_parser(words).parse_args(words)
         doing = args.verb

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tempfile
 from argparse import Namespace
+from collections.abc import Container
 from pathlib import Path
 
 from ckptfs import config
-from ckptfs.cli import output
+from ckptfs.cli import output, worktrees
 from ckptfs.cli.output import JsonObject, safe
 from ckptfs.cli.workspace import find_workspace, hinting_at_paths, this_command
+from ckptfs.cli.worktrees import Made
 from ckptfs.connect import Session, open_workspace
-from ckptfs.errors import UsageError, shell
+from ckptfs.errors import CkptfsError, UsageError, shell
 
 
 def fork(args: Namespace) -> int:
@@ -35,73 +34,31 @@ def _create(args: Namespace) -> int:
         **this_command(),
     }
     workspace = find_workspace(args)
+    taken_up: set[str] = set()
     if args.git:
-        _require_repository(workspace.path)
+        numbers = range(1, args.count + 1)
+        wanted = args.names if args.count == 1 else [f"{args.names[0]}-{n}" for n in numbers]
+        taken_up = worktrees.require(workspace.path, wanted, args.start)
         asked["without"] = [*args.without, "/.git"]
     with hinting_at_paths([args.start], "ckptfs fork NAME --without"):
         with open_workspace(workspace) as session:
             record = session.call("fork", asked)
             if args.git:
-                _link_all(session, workspace.path, record["forks"])
+                _link_all(session, workspace.path, record["forks"], taken_up)
     output.result(record, "\n".join(map(_made_text, record["forks"])), as_json=args.json)
     return 0
 
 
-# -- linked worktrees ------------------------------------------------------------------------------
-#
-# `git worktree add` wants an empty directory, and the fork has its files already. So the worktree
-# is made beside it without files, and its link and index are put into the fork.
-
-
-def _require_repository(root: Path) -> None:
+def _link_all(session: Session, root: Path, made: list[JsonObject], taken_up: set[str]) -> None:
+    """Make forks linked worktrees, or take them back."""
+    names = [each["name"] for each in made]
+    wanted = [Made(each["name"], Path(each["path"]), each["name"] in taken_up) for each in made]
     try:
-        top = _git(root, "rev-parse", "--show-toplevel").strip()
-        _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
-    except UsageError:
-        top = ""
-    if top != str(root):
-        raise UsageError(
-            f"Cannot fork with --git: {root} is not the top of a git repository with a commit. "
-            "Nothing was changed."
-        )
-
-
-def _link_all(session: Session, root: Path, made: list[JsonObject]) -> None:
-    """Make forks linked worktrees, each on a branch of its own; or take them back."""
-    try:
-        for each in made:
-            _link(root, Path(each["path"]), each["name"])
+        worktrees.link_all(root, wanted)
     except BaseException:
-        for each in made:
-            session.call("fork_delete", {"name": each["name"], "force": True, **this_command()})
-        _git(root, "worktree", "prune")
+        for name in names:
+            session.call("fork_delete", {"name": name, "force": True, **this_command()})
         raise
-
-
-def _link(root: Path, path: Path, name: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="ckptfs-") as base:
-        beside = Path(base) / path.name
-        _git(root, "worktree", "add", "--no-checkout", "-b", name, str(beside))
-        link = (beside / ".git").read_text()
-        folder = Path(link.removeprefix("gitdir:").strip())
-        index = Path(root, _git(root, "rev-parse", "--git-path", "index").strip())
-        if index.exists():
-            shutil.copy2(index, folder / "index")  # with its time, by which git knows racy entries
-        (folder / "gitdir").write_text(f"{path / '.git'}\n")
-        (path / ".git").write_text(link)
-
-
-def _git(root: Path, *words: str) -> str:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        raise UsageError("Cannot fork with --git: git is not installed.") from None
-    if done.returncode != 0:
-        said = done.stderr.strip().removeprefix("fatal: ") or f"it ended with {done.returncode}"
-        raise UsageError(f"Cannot fork with --git: git: {said}. The fork was not kept.")
-    return done.stdout
 
 
 def _made_text(made: JsonObject) -> str:
@@ -113,23 +70,46 @@ def _delete(args: Namespace) -> int:
     _refuse(args, "start", "at", "without", "rename", "git")
     workspace = find_workspace(args)
     gone: list[JsonObject] = []
+    linked: set[str] = set()
     with open_workspace(workspace) as session:
-        for name in args.names:
-            asked = {"name": name, "force": args.force, **this_command()}
-            gone.append(session.call("fork_delete", asked))
-    if (workspace.path / ".git/worktrees").is_dir():
-        _git(workspace.path, "worktree", "prune")
-    text = "\n".join(map(_gone_text, gone))
-    output.result({"forks": gone}, text, as_json=args.json)
+        known = {each["name"]: Path(each["path"]) for each in session.call("forks")["forks"]}
+        wanted = list(dict.fromkeys(args.names))
+        for name in wanted:
+            if name not in known:  # before any of them is gone
+                session.call("fork_delete", {"name": name, "force": False})
+        trees = [_main_path(session, workspace.path), *known.values()]
+        try:
+            for name in wanted:
+                path = known[name]
+                folder = worktrees.folder_of(path, trees)
+                asked = {"name": name, "force": args.force, **this_command()}
+                gone.append(session.call("fork_delete", asked))
+                if folder is not None:
+                    worktrees.remove(folder, path)
+                    linked.add(name)
+        except CkptfsError:
+            if gone and not args.json:
+                output.result({}, _gone_text(gone, linked), as_json=False)
+            raise
+    output.result({"forks": gone}, _gone_text(gone, linked), as_json=args.json)
     return 0
 
 
-def _gone_text(gone: JsonObject) -> str:
-    number, name = gone["checkpoint"], gone["name"]
-    return (
-        f"Deleted fork {safe(name)}. Checkpoint {number} has its last state for a day.\n"
-        f"  To bring it back: ckptfs fork {shell(name)} --from {number}"
-    )
+def _main_path(session: Session, path: Path) -> Path:
+    """Where the workspace itself is, also for a client that works in a fork."""
+    return Path(session.call("status")["fork_of"] or path)
+
+
+def _gone_text(gone: list[JsonObject], linked: Container[str]) -> str:
+    lines = []
+    for each in gone:
+        number, name = each["checkpoint"], each["name"]
+        git = "--git " if name in linked else ""
+        lines += [
+            f"Deleted fork {safe(name)}. Checkpoint {number} has its last state for a day.",
+            f"  To bring it back: ckptfs fork {shell(name)} {git}--from {number}",
+        ]
+    return "\n".join(lines)
 
 
 def _rename(args: Namespace) -> int:
@@ -137,8 +117,15 @@ def _rename(args: Namespace) -> int:
     if len(args.names) != 2:
         raise UsageError("Cannot rename: name the fork and its new name. Nothing was changed.")
     old, new = args.names
-    with open_workspace(find_workspace(args)) as session:
+    workspace = find_workspace(args)
+    with open_workspace(workspace) as session:
         record = session.call("fork_rename", {"name": old, "new": new})
+        if record["path"]:
+            trees = [Path(each["path"]) for each in session.call("forks")["forks"]]
+            trees.append(_main_path(session, workspace.path))
+            folder = worktrees.folder_of(Path(record["path"]), trees)
+            if folder is not None:
+                worktrees.follow(folder, Path(record["path"]))
     where = f": {safe(record['path'])}" if record["path"] else ""
     output.result(record, f"Fork {safe(old)} is {safe(new)} now{where}", as_json=args.json)
     return 0

@@ -1,9 +1,9 @@
 """Running a command where another tree stands in the place of its workspace.
 
 `python -m ckptfs.cli.inside TREE WORKSPACE -- COMMAND...` makes a mount namespace of its own,
-mounts the tree over the workspace there, and becomes the command: absolute paths hold, and nobody
-else sees it. Without root a user namespace makes that possible, where the kernel allows it. Where
-it does not, the command is run in the tree's own directory, and a line says so.
+mounts the tree over the workspace there, and becomes the command: absolute paths hold, and no
+other process sees it. Without root a user namespace makes that possible, where the kernel allows
+it. Where it does not, the command is run in the tree's own directory, and a line says so.
 """
 
 from __future__ import annotations

@@ -130,33 +130,34 @@ def _unresolved(record: JsonObject) -> list[JsonObject]:
 
 
 def _text(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
-    if _unresolved(record):
-        return _undecided(args, record)
+    undecided = _undecided(args) if _unresolved(record) else []
+    if undecided and not args.dry_run:
+        conflicts = output.count_text(len(_unresolved(record)), "conflict", "conflicts")
+        lines = [f"Nothing was merged: {conflicts}.", *_conflict_lines(record), *undecided]
+        return "\n".join(lines)
     if not args.dry_run and not record["changed"]:
         said = f"Nothing to merge: the workspace has what {output.safe(args.source)} changed."
         return "\n".join([said, *_conflict_lines(record)])
     lines = [*_path_lines(record), *_conflict_lines(record)]
-    if args.dry_run:
-        return "\n".join(
-            [f"To merge {output.safe(args.source)}:", *lines, output.token_line(record)]
-        )
     count = sum(len(record[kind]) for _, kind in _MARKS)
+    if args.dry_run:
+        head = f"Merging {output.safe(args.source)} would change {output.paths_text(count)}:"
+        return "\n".join([head, *lines, *undecided, output.token_line(record)])
     done = f"Merged {output.safe(args.source)}: {output.paths_text(count)} changed."
     undo = f"ckptfs undo -w {shell(str(workspace.path))}" if args.into else "ckptfs undo"
     done += f" `{undo}` takes it back (checkpoint {record['before']})."
     return "\n".join([done, *_conflict_lines(record)])
 
 
-def _undecided(args: Namespace, record: JsonObject) -> str:
-    count = len(_unresolved(record))
-    source = output.safe(args.source)
-    lines = [
-        f"Nothing was merged: {output.count_text(count, 'conflict', 'conflicts')}.",
-        *_conflict_lines(record),
-        f"`ckptfs merge {source} --markers` merges and marks them in the files, --ours keeps what",
-        "is here, --theirs takes what is there; --resolve PATH=HOW decides one of them.",
+def _undecided(args: Namespace) -> list[str]:
+    into = f" --into {shell(args.into)}" if args.into else ""
+    return [
+        output.safe(
+            f"`ckptfs merge {shell(args.source)}{into} --markers` merges and marks them in"
+        ),
+        "the files, --ours keeps what is here, --theirs takes what is there; --resolve PATH=HOW",
+        "decides one of them.",
     ]
-    return "\n".join(lines)
 
 
 def _path_lines(record: JsonObject) -> list[str]:

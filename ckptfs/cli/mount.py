@@ -233,10 +233,10 @@ def _interruptible(workspace: Workspace) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if (daemon := runtime.living(workspace)) is not None:
-            output.note(
+            raise KeyboardInterrupt(
                 f"The daemon (process {daemon.pid}) goes on unmounting; `ckptfs status -w "
-                f"{output.safe(workspace.path)}` tells."
-            )
+                f"{workspace.path}` tells."
+            ) from None
         raise
 
 

@@ -35,12 +35,13 @@ Show = Callable[[JsonObject], None]
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
-def result(record: JsonObject, human: str, *, as_json: bool) -> None:
-    """The outcome of a verb: one JSON object, or lines for people."""
+def result(record: JsonObject, human: str, *, as_json: bool, as_it_is: bool = False) -> None:
+    """The outcome of a verb: one JSON object, or lines for people; ``as_it_is`` for a patch, whose
+    lines mean something."""
     if as_json:
         print(json.dumps(portable(record)))
     elif human:
-        print(wrapped(human, sys.stdout))
+        print(human if as_it_is else wrapped(human, sys.stdout))
 
 
 def note(text: str) -> None:

@@ -67,9 +67,30 @@ class VerbParser(Parser):
     #: Makes what help says below the options; called for help only.
     below: Callable[[], str] | None = None
 
+    def format_usage(self) -> str:
+        """Without the options that every verb has."""
+        formatter = self._get_formatter()
+        self._add_usage(formatter)
+        return formatter.format_help()
+
     def format_help(self) -> str:
-        self.epilog = self.below() if self.below is not None else None
-        return super().format_help()
+        formatter = self._get_formatter()
+        self._add_usage(formatter)
+        formatter.add_text(self.description)
+        for group in self._action_groups:
+            formatter.start_section(group.title)
+            formatter.add_arguments(group._group_actions)
+            formatter.end_section()
+        formatter.add_text(self.below() if self.below is not None else None)
+        return formatter.format_help()
+
+    def _add_usage(self, formatter: argparse.HelpFormatter) -> None:
+        common = {"help"}
+        for group in self._action_groups:
+            if group.title == COMMON:
+                common.update(action.dest for action in group._group_actions)
+        own = [action for action in self._actions if action.dest not in common]
+        formatter.add_usage(self.usage, own, self._mutually_exclusive_groups)
 
     def parse_known_args(  # type: ignore[no-untyped-def]
         self, args=None, namespace=None
@@ -94,6 +115,7 @@ class VerbParser(Parser):
             if not word.startswith("-") or word == "-" or _is_number(word):
                 others.append(word)
                 continue
+            self._require_option(word)
             options.append(word)
             if self._takes_value(word):
                 value = next(waiting, None)
@@ -101,6 +123,21 @@ class VerbParser(Parser):
                     return words  # or it would take a positional; argparse says what is missing
                 options.append(value)
         return options + others
+
+    def _require_option(self, word: str) -> None:
+        """Refuse a long option that there is not, and say which may be meant. argparse would first
+        miss the words that it needs."""
+        name = word.partition("=")[0]
+        if not name.startswith("--") or name in self._option_string_actions:
+            return
+        import difflib
+
+        near = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise UsageError(
+            f"Cannot understand the command line: `{self.prog}` has no option {name}.",
+            hint=f"{hint}`{self.prog} --help` lists them.",
+        )
 
     def _takes_value(self, word: str) -> bool:
         """Whether the next word belongs to this option."""
@@ -113,7 +150,13 @@ def _is_number(word: str) -> bool:
     return word[1:].replace(".", "", 1).isdecimal()
 
 
-def add_common(parser: argparse.ArgumentParser, *, default: object, json_default: object) -> None:
+#: What help calls the options of `add_common`.
+COMMON = "for every verb"
+
+
+def add_common(
+    parser: argparse._ActionsContainer, *, default: object, json_default: object
+) -> None:
     parser.add_argument(
         "-w",
         "--workspace",

@@ -239,7 +239,9 @@ def _plan_text(plan: JsonObject, most: int = sys.maxsize) -> str:
         return "\n".join(["Nothing to restore.", *left])
     if not marked:
         return f"Nothing to restore: everything is as in checkpoint {plan['checkpoint']}."
-    return "\n".join([f"To restore checkpoint {plan['checkpoint']}:", *lines, *left])
+    count = output.paths_text(len(marked))
+    head = f"Restoring checkpoint {plan['checkpoint']} would change {count}:"
+    return "\n".join([head, *lines, *left])
 
 
 # -- state documents -------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def check(args: Namespace) -> int:
     target = workspace_or_store(args)
     if args.repair:
         return _repair(target, as_json=args.json)
-    record = {"store": str(target.store), **_look(target, deep=args.deep)}
+    record = {"store": str(target.store), **look(target, deep=args.deep)}
     problems = record["problems"]
     record["clean"] = not problems
     lines = [f"{output.safe(p['invariant'])}: {output.safe(p['message'])}" for p in problems]
@@ -44,7 +44,7 @@ def check(args: Namespace) -> int:
     return 0
 
 
-def _look(target: Workspace, *, deep: bool) -> JsonObject:
+def look(target: Workspace, *, deep: bool) -> JsonObject:
     """What a check finds; of a store that no daemon serves, first whether its pages are whole."""
     from ckptfs.service import storage
 
@@ -84,7 +84,7 @@ def _repair(target: Workspace, *, as_json: bool) -> int:
     from ckptfs.service import storage
 
     done = storage.repair(target.store)
-    found = _look(target, deep=True)
+    found = look(target, deep=True)
     record = {"store": str(target.store), **done, "clean": not found["problems"], **found}
     kept_as = output.safe(done["kept_as"])
     lines = [f"Repaired {output.safe(target.store)}; what it was is {kept_as}."]

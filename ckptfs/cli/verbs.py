@@ -13,13 +13,30 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ckptfs import __version__
-from ckptfs.cli.parser import Formatter, Parser, VerbParser, add_common
+from ckptfs.cli.parser import COMMON, Formatter, Parser, VerbParser, add_common
 from ckptfs.errors import UsageError
 
 _EPILOG = """\
 A workspace is found from the current directory upward, or from -w DIR.
-Exit codes: 0 done, 1 a fault in ckptfs, 2 usage, 130 interrupted, others name the error
-(docs/CLI.md lists them)."""
+Exit codes: 0 done, 1 a fault in ckptfs, 2 usage, 130 interrupted; others name
+the error (docs/CLI.md lists them)."""
+
+
+class _TopParser(Parser):
+    """The parser of the whole command line. Its help has the verbs by what they are for."""
+
+    def format_help(self) -> str:
+        from ckptfs.cli.words.examples import verb_lines
+
+        formatter = self._get_formatter()
+        formatter.add_usage("ckptfs [OPTION]... VERB [WORD]...", (), ())
+        formatter.add_text(self.description)
+        formatter.add_text("\n".join(verb_lines((name, verb.help) for name, verb in VERBS.items())))
+        formatter.start_section("options")
+        formatter.add_arguments(self._get_optional_actions())
+        formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
 
 
 class Verb(NamedTuple):
@@ -45,7 +62,7 @@ def function_of(verb: str) -> Callable[[Namespace], int]:
 def make_parser(words: Sequence[str] = ()) -> Parser:
     """The parser of the whole command line, or only of the verb that the words begin with: building
     all of them takes as long as the rest of a short command."""
-    parser = Parser(
+    parser = _TopParser(
         prog="ckptfs",
         description="A workspace that is a file system with a history.",
         epilog=_EPILOG,
@@ -59,7 +76,7 @@ def make_parser(words: Sequence[str] = ()) -> Parser:
         dest="verb", metavar="VERB", required=True, prog="ckptfs", parser_class=VerbParser
     )
     meant = verb_among(words)
-    if meant and meant not in VERBS and not _ASKING.intersection(words):
+    if meant and meant not in VERBS and not _ASKING.intersection(words[: words.index(meant)]):
         raise unknown_verb(meant)
     for name in [meant] if meant in VERBS else VERBS:
         _fill(name, parsers.add_parser(name, help=VERBS[name].help, **_about(name)))
@@ -74,7 +91,8 @@ def parser_of(name: str) -> VerbParser:
 
 
 def _fill(name: str, parser: VerbParser) -> None:
-    add_common(parser, default=argparse.SUPPRESS, json_default=argparse.SUPPRESS)
+    common = parser.add_argument_group(COMMON)
+    add_common(common, default=argparse.SUPPRESS, json_default=argparse.SUPPRESS)
     add_words(name, parser)
     parser.below = lambda: below_options(name, parser)
 
@@ -103,7 +121,7 @@ def add_words(name: str, parser: VerbParser) -> None:
         family.WORDS[name](parser)
 
 
-#: What is answered whatever else is typed.
+#: What is answered whatever is typed behind it.
 _ASKING = frozenset({"-h", "--help", "--version"})
 
 
@@ -117,6 +135,16 @@ def unknown_verb(word: str) -> UsageError:
         f"Cannot understand the command line: there is no verb {word!r}.",
         hint=f"{hint}`ckptfs --help` lists the verbs.",
     )
+
+
+def asked_for_help(words: Sequence[str]) -> list[str]:
+    """`help` and `help VERB`, which many type first, as the words that are declared."""
+    if words[0] != "help" or len(words) > 2:
+        return list(words)
+    for verb in words[1:]:
+        if verb not in VERBS and not verb.startswith("-"):
+            raise unknown_verb(verb)
+    return [*words[1:], "--help"]
 
 
 #: Options with a value that may stand before the verb.

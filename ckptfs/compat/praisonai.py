@@ -32,7 +32,7 @@ from ckptfs.api import Checkpoint as Saved
 from ckptfs.api import CheckpointConfig as Wanted
 from ckptfs.api import CheckpointDiff as Difference
 from ckptfs.api import CheckpointService as Service
-from ckptfs.api.service import in_thread
+from ckptfs.api.awaited import in_thread
 from ckptfs.errors import CkptfsError
 
 log = logging.getLogger(__name__)
@@ -433,7 +433,7 @@ def _line_counts(text: str) -> dict[str, tuple[int, int]]:
     """By path, how many lines a diff adds and takes away."""
     found: dict[str, tuple[int, int]] = {}
     path, in_hunk, old = "", False, ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if line.startswith("diff --git "):
             in_hunk = False
         elif line.startswith("@@"):

@@ -3,7 +3,7 @@
 ``<store>/daemon.json`` is written when a daemon takes the store, again whenever its state
 changes, and removed when it ends in order. A daemon that fails leaves the reason in it, and one
 that was killed leaves it behind as it was, so a note counts only while the process that wrote it
-runs: a pid alone may belong to someone else by now, hence the start time of the process beside it.
+runs: a pid alone may be another process's by now, hence the start time of the process beside it.
 Where the process cannot be seen, since it is in another pid namespace, or its note cannot, the
 socket and the mount tell whether it lives.
 """

@@ -119,7 +119,7 @@ class NamedForks:
             with trio.CancelScope(shield=True):
                 for each_line in mounted:
                     await self._lines.end(each_line, detach=True)
-                    _remove_directory(each_line.path)
+                    mounts.remove_point(each_line.path)
             self._take_back(made, cause)
             raise
         await self._announce(made)
@@ -157,11 +157,11 @@ class NamedForks:
     async def _mount(self, fork: Fork, place: Path) -> Line:
         if place.parent != self._workspace.forks:
             await trio.to_thread.run_sync(self._require_place, place)
-        await trio.to_thread.run_sync(_make_directory, place)
+        await trio.to_thread.run_sync(mounts.make_point, place)
         try:
             return await self._lines.add(fork, place)
         except BaseException:
-            _remove_directory(place)
+            mounts.remove_point(place)
             raise
 
     async def _announce(self, changed: Sequence[Fork], *names: str) -> None:
@@ -185,7 +185,7 @@ class NamedForks:
         if line is not None:
             await self._unmount(line, "delete", force=force, asking=asking)
         place = line.path if line is not None else self._place(fork)
-        await trio.to_thread.run_sync(_remove_directory, place)
+        await trio.to_thread.run_sync(mounts.remove_point, place)
         fs = self._lines.main.service.fs
         last = forks.delete(fs, name, cause)
         fs.commit()
@@ -209,7 +209,7 @@ class NamedForks:
         else:
             await trio.to_thread.run_sync(runtime.check_dest, self._workspace.forks / new)
             await self._unmount(line, "rename", force=False, asking=asking)
-            await trio.to_thread.run_sync(_remove_directory, line.path)
+            await trio.to_thread.run_sync(mounts.remove_point, line.path)
             renamed = forks.rename(self._store, old, new)
         self._lines.main.service.fs.commit()
         if self._lines.get(fork.number) is None:
@@ -298,20 +298,9 @@ class NamedForks:
     def _leave(self, line: Line) -> None:
         """Leave no mountpoint of ours behind; a place that its user chose stays."""
         if line.path.parent == self._workspace.forks:
-            _remove_directory(line.path)
+            mounts.remove_point(line.path)
 
 
 def _require_own_name(name: str) -> None:
     if forks.is_scratch(name):
         raise ForkInvalid(name, "the trees of `try` and the like have such names")
-
-
-def _make_directory(place: Path) -> None:
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place.mkdir(mode=0o755, exist_ok=True)
-    runtime.check_dest(place)
-
-
-def _remove_directory(place: Path) -> None:
-    with suppress(OSError):
-        os.rmdir(place)

@@ -144,7 +144,7 @@ class Mounted:
         self._forking = trio.Lock()
         self._housekeeping = Housekeeping(service, self._lines, self._slices)
         service.free_later = self._housekeeping.notify
-        self._scratches = Scratches(self._lines)
+        self._scratches = Scratches(self._lines, plan.workspace)
         self._forks = NamedForks(self._lines, plan.workspace)
         self._readers = Readers(service.fs.store)
 

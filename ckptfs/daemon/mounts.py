@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ckptfs import mountinfo
 from ckptfs.config import Workspace, open_directory
+from ckptfs.control.runtime import check_dest
 from ckptfs.control.runtime import is_dead as is_dead
 from ckptfs.control_file import FSTYPE
 
@@ -164,6 +165,19 @@ def unmount(path: Path, *, detach: bool = False) -> None:
         _umount2(path, _UMOUNT_NOFOLLOW | (_MNT_DETACH if detach else 0))
     else:
         _fusermount(path, detach=detach)
+
+
+def make_point(path: Path) -> None:
+    """Make a directory to mount something on, if there is none. Raises DestinationInvalid."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.mkdir(mode=0o755, exist_ok=True)
+    check_dest(path)
+
+
+def remove_point(path: Path) -> None:
+    """Remove the directory that something was mounted on, if it is empty."""
+    with suppress(OSError):
+        os.rmdir(path)
 
 
 def is_covered(path: Path) -> bool:

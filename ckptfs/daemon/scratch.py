@@ -1,22 +1,25 @@
 """Scratch trees: forks of the workspace that a command runs in, and that end with it.
 
 Each is a line of its own in the store (`ckptfs.history.forks`) with a mount of its own, served by
-the workspace's daemon, below a directory that only its user can enter. It begins at now or at a
-checkpoint, and takes no checkpoints by itself. What it was when it ended is one, unless nobody
-wants it. What a daemon that died left behind is cleared away by the next one.
+the workspace's daemon, beside those of the named forks. Not in a directory for temporary files: a
+user may have that in the workspace, and the daemon cannot go through its own mount. It begins at
+now or at a checkpoint, and takes no checkpoints by itself. What it was when it ended is one, unless
+the command's result is not wanted. What a daemon that died left behind is cleared away by the next
+one.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import trio
 
+from ckptfs.config import Workspace
+from ckptfs.daemon import mounts
 from ckptfs.daemon.lines import Line, Lines
 from ckptfs.errors import ForkUnknown
 from ckptfs.fs import Filesystem
@@ -39,8 +42,9 @@ class Scratch(NamedTuple):
 class Scratches:
     """All of a mounted workspace."""
 
-    def __init__(self, lines: Lines) -> None:
+    def __init__(self, lines: Lines, workspace: Workspace) -> None:
         self._lines = lines
+        self._place = workspace.forks
         self._all: dict[str, Scratch] = {}
 
     async def begin(self, line: Line, start: str, cause: Cause, client: int) -> Scratch:
@@ -51,11 +55,12 @@ class Scratches:
         fork = forks.create(fs, _next_name(fs), start, cause=cause)
         fs.commit()
         try:
-            path = Path(tempfile.mkdtemp(prefix="ckptfs-"))
+            path = self._place / fork.name
+            mounts.make_point(path)
             try:
                 made = await self._lines.add(fork, path, scratch=True)
             except BaseException:
-                os.rmdir(path)
+                mounts.remove_point(path)
                 raise
         except BaseException:
             self._drop(fork.name, cause, keep=False)
@@ -92,8 +97,7 @@ class Scratches:
             self._all[name] = scratch
             raise
         scratch.waiting.cancel()
-        with suppress(OSError):
-            os.rmdir(scratch.path)
+        mounts.remove_point(scratch.path)
         return self._drop(name, cause, keep=keep)
 
     def _drop(self, name: str, cause: Cause, *, keep: bool) -> Checkpoint | None:
@@ -114,7 +118,7 @@ class Scratches:
 
 
 def _next_name(fs: Filesystem) -> str:
-    """A name that no other has, and nobody can give."""
+    """A name that no other has, and that users cannot give."""
     taken = {fork.name for fork in forks.forks(fs.store)}
     number = len(taken) + 1
     while f"{forks.SCRATCH}{number}" in taken:

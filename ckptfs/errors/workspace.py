@@ -224,7 +224,8 @@ class NothingToUndo(WorkspaceError):
 
     def __init__(self, verb: str) -> None:
         super().__init__(
-            f"Cannot {verb}: there is no restore to {verb}. Nothing was changed.",
+            f"Cannot {verb}: there is no {'undo' if verb == 'redo' else 'restore'} to take back. "
+            "Nothing was changed.",
             hint="`ckptfs list` shows the checkpoints that you can restore.",
         )
 
@@ -277,7 +278,7 @@ class NotConfirmed(WorkspaceError):
 
 
 class MergeConflict(WorkspaceError):
-    """Both sides of a merge changed the same things, and nobody said what becomes of them."""
+    """Both sides of a merge changed the same things, and the caller chose no resolution."""
 
     kind = "merge-conflict"
     exit_code = 90

@@ -285,7 +285,7 @@ def forget(fs: Filesystem, ino: Ino) -> None:
 
 
 def lose_last_name(fs: Filesystem, view: View, inode: Inode) -> None:
-    """What follows when the last name goes: the end, unless someone may still be using it."""
+    """What follows when the last name goes: the end, unless a program may still be using it."""
     fs.signing.add(inode.ino)
     # Of what the kernel does not know it will never say that it forgot it.
     is_known = fs.is_used(inode.ino) if fs.can_ask else fs.keep_unlinked

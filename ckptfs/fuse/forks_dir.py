@@ -1,9 +1,9 @@
 """`.forks`: the forks of a workspace, under their names.
 
 A directory in the workspace's root that stands in no listing but can be entered by name, while
-there are forks. In it: for each fork an empty directory, on which its tree is mounted, or a
-symbolic link to where it is mounted. An entry of that name in the workspace itself is never hidden:
-then there is no such directory. Which forks there are is asked for above.
+there are forks. In it is a symbolic link for each fork, to where it is mounted. An entry of that
+name in the workspace itself is never hidden: then there is no such directory. Which forks there are
+is asked for above.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class ForkPoint(NamedTuple):
     """What stands under the name of a fork."""
 
     number: int
-    #: Where it is mounted; empty for here.
-    target: bytes = b""
+    #: Where it is mounted.
+    target: bytes
 
 
 #: The forks by name.
@@ -54,20 +54,18 @@ class ForksDirectory:
         point = self._points().get(name)
         return None if point is None else self._point(point)
 
-    def entries(self, node: int, after: bytes) -> Iterator[tuple[bytes, Inode]]:
-        if node == FORKS_ROOT:
-            for name, point in sorted(self._points().items()):
-                if name > after:
-                    yield name, self._point(point)
+    def entries(self, after: bytes) -> Iterator[tuple[bytes, Inode]]:
+        for name, point in sorted(self._points().items()):
+            if name > after:
+                yield name, self._point(point)
 
     def getattr(self, node: int) -> Inode:
         return self.itself() if node == FORKS_ROOT else self._point(self._numbered(node))
 
     def readlink(self, node: int) -> bytes:
-        target = b"" if node == FORKS_ROOT else self._numbered(node).target
-        if not target:
+        if node == FORKS_ROOT:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return target
+        return self._numbered(node).target
 
     def itself(self) -> Inode:
         return self._like_root(FORKS_ROOT, stat.S_IFDIR | 0o755)
@@ -79,8 +77,8 @@ class ForksDirectory:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     def _point(self, point: ForkPoint) -> Inode:
-        mode = stat.S_IFLNK | 0o777 if point.target else stat.S_IFDIR | 0o755
-        return self._like_root(FORKS_ROOT + point.number, mode, len(point.target))
+        number, size = FORKS_ROOT + point.number, len(point.target)
+        return self._like_root(number, stat.S_IFLNK | 0o777, size)
 
     def _like_root(self, node: int, mode: int, size: int = 0) -> Inode:
         root = self._fs.getattr(self._fs.head, ROOT_INO)

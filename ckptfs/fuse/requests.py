@@ -511,8 +511,6 @@ class Requests:
         fs = self._fs
         if node in (HISTORY_ROOT, FORKS_ROOT):
             return self.getattr(node), fs.getattr(fs.head, ROOT_INO)
-        if is_of_forks(node):
-            return self.getattr(node), self.forks.itself()
         view, ino, base = self.nodes.place(node)
         here = fs.getattr(view, ino)
         if here.parent:
@@ -533,8 +531,8 @@ class Requests:
         if node == HISTORY_ROOT:
             yield from self.directory.entries(after)
             return
-        if is_of_forks(node):
-            yield from self.forks.entries(node, after)
+        if node == FORKS_ROOT:
+            yield from self.forks.entries(after)
             return
         view, ino, _ = self.nodes.place(node)
         if node == ROOT_INO and self._show_history:

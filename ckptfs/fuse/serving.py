@@ -95,28 +95,14 @@ async def serve(
     latency = Latency(wanted=options.keep_cpus_awake)
     if server is not None:
         priority.prepare(server, wanted=options.raise_priority)
-
-    def report_path(reason: str) -> None:
-        path = "portable" if reason else "compiled"
-        log.info("requests: %s path%s", path, f", since {reason}" if reason else "")
-        report(ServedBy(path, reason, not latency.reason, latency.reason))
-
-    def met() -> None:
-        read_ahead(mountpoint)
-        if fs.can_ask and not (server and server.hooked()):
-            report_path(_OLD_KERNEL)
-            connections.reason = _OLD_KERNEL
-            _use_open_handles(fs, operations.requests)
-        elif fs.can_ask and _is_old_kernel():
-            report_path("")
-
-    committer = Committer(fs, committed, met, connections.meet)
+    path = _RequestPath(fs, operations.requests, server, connections, latency, report)
+    committer = Committer(fs, committed, lambda: path.met(mountpoint), connections.meet)
     waiter = loop.install(committer.turn, server, latency)
     committer.requests = waiter.requests
     _mount(operations, mountpoint, _fuse_options(options))
     try:
         prepare()
-        if server is None or not server.hooked() or _is_old_kernel():
+        if not path.is_compiled or _is_old_kernel():
             gate.compare_all()
     except BaseException:
         pyfuse3.close(unmount=False)
@@ -124,11 +110,7 @@ async def serve(
     notify.session.ended.clear()
     fs.keep_unlinked = True
     fs.store.heap.punching_s = _PUNCHING_S
-    if server is not None and server.hooked():
-        _use_lookup_counts(fs, operations.requests, server)
-        _close_gate(gate, server)
-        reason = _OLD_KERNEL if _is_old_kernel() else ""
-    report_path(reason or ("" if fs.can_ask else "pyfuse3 does not call it"))
+    reason = path.begin(gate, reason)
     usable = False
     try:
         async with trio.open_nursery() as nursery:
@@ -149,7 +131,7 @@ async def serve(
         fs.keep_unlinked = False
         connections.close()
         operations.requests.connections.close()
-        _use_open_handles(fs, operations.requests)
+        path.use_open_handles()
         latency.close()
         notify.session.ended.set()
         # One that never became usable covers nothing that is newer.
@@ -157,6 +139,64 @@ async def serve(
         if server is not None:
             server.close()
         fs.commit()
+
+
+class _RequestPath:
+    """Whether the compiled server replies to requests or pyfuse3 alone, and having it known."""
+
+    def __init__(
+        self,
+        fs: Filesystem,
+        requests: Requests,
+        server: CompiledServer | None,
+        connections: Connections,
+        latency: Latency,
+        report: Callable[[ServedBy], None],
+    ) -> None:
+        self._fs = fs
+        self._requests = requests
+        self._server = server
+        self._connections = connections
+        self._latency = latency
+        self._report = report
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._server is not None and self._server.hooked()
+
+    def begin(self, gate: Gate, reason: str) -> str:
+        """Serve by the compiled server where that can be. Returns why it is not so, or empty;
+        ``reason`` is why there is no such server."""
+        server = self._server
+        if server is not None and server.hooked():
+            follow_lookups(self._fs, self._requests, server)
+            self._fs.commit()
+            self._fs.store.attach_reader(server)
+            if gate.is_closed:
+                server.close_gate()
+                gate.kept_by(server)
+            reason = _OLD_KERNEL if _is_old_kernel() else ""
+        self._have_known(reason or ("" if self._fs.can_ask else "pyfuse3 does not call it"))
+        return reason
+
+    def met(self, mountpoint: Path) -> None:
+        """The kernel's first request, with which it says how old it is."""
+        read_ahead(mountpoint)
+        if self._fs.can_ask and not self.is_compiled:
+            self._have_known(_OLD_KERNEL)
+            self._connections.reason = _OLD_KERNEL
+            self.use_open_handles()
+        elif self._fs.can_ask and _is_old_kernel():
+            self._have_known("")
+
+    def use_open_handles(self) -> None:
+        follow_handles(self._fs, self._requests)
+        self._fs.store.attach_reader(NO_READER)
+
+    def _have_known(self, reason: str) -> None:
+        path = "portable" if reason else "compiled"
+        log.info("requests: %s path%s", path, f", since {reason}" if reason else "")
+        self._report(ServedBy(path, reason, not self._latency.reason, self._latency.reason))
 
 
 def _is_old_kernel() -> bool:
@@ -195,23 +235,6 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
             pyfuse3.init(operations, pinned, options)
             return True
     return False
-
-
-def _use_lookup_counts(fs: Filesystem, requests: Requests, server: CompiledServer) -> None:
-    follow_lookups(fs, requests, server)
-    fs.commit()
-    fs.store.attach_reader(server)
-
-
-def _close_gate(gate: Gate, server: CompiledServer) -> None:
-    if gate.is_closed:
-        server.close_gate()
-        gate.kept_by(server)
-
-
-def _use_open_handles(fs: Filesystem, requests: Requests) -> None:
-    follow_handles(fs, requests)
-    fs.store.attach_reader(NO_READER)
 
 
 def _tune_collector() -> None:

@@ -170,7 +170,6 @@ def choose(fs: Filesystem, target: Checkpoint, wanted: str, paths: list[bytes]) 
     """Which changes since the checkpoint are the author's; with ``paths`` only those at or below
     them. Raises AuthorUnknown if no author of a change matches."""
     fs.flush()
-    fs.flush()
     record = attribution_of(fs, epochs_between(fs.store, target.epoch, fs.head.epoch))
     mine = matching(record.all_authors(), wanted)
     if not mine:

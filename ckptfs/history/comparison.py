@@ -15,6 +15,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import Checkpoint, Run, of_epoch, view_or_empty
 from ckptfs.history.diff.changed import MODIFIED, TYPE, differences
 from ckptfs.history.diff.tree import Change, compare_views
+from ckptfs.history.forks import is_left_out, left_out
 from ckptfs.history.merge import common_origin
 from ckptfs.history.references import Reference, resolve
 from ckptfs.model import Epoch, Inode
@@ -60,7 +61,12 @@ def compare(fs: Filesystem, texts: Sequence[str]) -> Comparison:
 
 def _state(fs: Filesystem, base: View, reference: Reference) -> State:
     view = fs.view_of(reference.epoch(fs))
-    changes = [change for change in compare_views(fs, base, view) if not change.only_times]
+    spec = left_out(fs.store, view.epoch)
+    changes = [
+        change
+        for change in compare_views(fs, base, view)
+        if not change.only_times and not is_left_out(spec, change)
+    ]
     counts = [_lines(fs, base, view, change) for change in interrupts.checked(changes)]
     lines = LineCount(sum(each.added for each in counts), sum(each.removed for each in counts))
     by_path = {change.path: change for change in changes}

@@ -8,12 +8,13 @@ takes a file system works in it. Where a fork is mounted is not known here.
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ckptfs.errors import ForkInvalid, ForkTaken, ForkUnknown
+from ckptfs.errors import ForkInvalid, ForkTaken, ForkUnknown, UsageError
 from ckptfs.fs import Filesystem, filesystems
 from ckptfs.fs.exclusion import PATTERNS, spec_of
 from ckptfs.history.checkpoints import (
@@ -27,10 +28,10 @@ from ckptfs.history.checkpoints import (
     view_or_empty,
 )
 from ckptfs.history.diff.compare import Counts, count_changes
-from ckptfs.history.diff.tree import unordered_changes
+from ckptfs.history.diff.tree import Change, unordered_changes
 from ckptfs.history.references import is_reserved, resolve_checkpoint, safe_tag
 from ckptfs.history.state import FACT as DOCUMENTS
-from ckptfs.model import NAME_MAX, NO_CONTENT, ROOT_INO, ContentId, Ino, Inode
+from ckptfs.model import NAME_MAX, NO_CONTENT, ROOT_INO, ContentId, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.blocks import LOST
 from ckptfs.store.forks import Fork
@@ -56,6 +57,8 @@ __all__ = ["Fork", "create", "delete", "find", "forks", "rename", "require_name"
 MAIN = "main"
 #: How the names of trees begin that live as long as a command; users cannot give such names.
 SCRATCH = "scratch-"
+#: Facts of the store, by epoch: the patterns that the line was made without, as JSON.
+_LEFT_OUT = b"without:"
 #: How many names an error proposes.
 _NEAR_MAX = 3
 #: Categories of characters that control a terminal or break a line instead of being shown.
@@ -101,6 +104,7 @@ def create(
             _copy_excluded(fs, fs.head.excluded, excluded, fork.number)
     if spec is not None:
         _remove_matches(Filesystem(store, fs.clock, line=fork.number), spec)
+        _note_left_out(store, fork.head, without)
     return fork
 
 
@@ -176,7 +180,9 @@ def changes_since_base(fs: Filesystem, fork: Fork) -> Counts:
     """How much a fork differs from where it parted."""
     fs.flush()
     base, head = view_or_empty(fs, fork.base), fs.view_of(fork.head)
-    return count_changes(unordered_changes(fs, base, head))
+    spec = left_out(fs.store, fork.head)
+    changes = unordered_changes(fs, base, head)
+    return count_changes(change for change in changes if not is_left_out(spec, change))
 
 
 # -- what is kept out of history -------------------------------------------------------------------
@@ -275,13 +281,64 @@ def _refusal(name: str) -> str:
 
 
 # -- without what matches --------------------------------------------------------------------------
+#
+# What a fork was made without was not deleted there: what matches is merged in neither direction.
+# The patterns are a fact of the first epoch of the fork, and hold for what descends from it.
+
+
+def left_out(store: Store, *epochs: Epoch) -> GitIgnoreSpec | None:
+    """What matches the patterns that one of these lineages was made without; None for nothing."""
+    noted = {
+        Epoch(int(key.removeprefix(_LEFT_OUT))): json.loads(value)
+        for key, value in store.metadata.walk(_LEFT_OUT)
+    }
+    if not noted:
+        return None
+    found: list[str] = []
+    for epoch in epochs:
+        while epoch in store.epochs:
+            found += noted.get(epoch, ())
+            epoch = store.epochs[epoch].parent
+    return spec_of(found)
+
+
+def is_left_out(spec: GitIgnoreSpec | None, change: Change) -> bool:
+    """Whether what changed is of what a line was made without."""
+    if spec is None:
+        return False
+    ends = ((change.source, change.old), (change.path, change.new))
+    return any(
+        spec.match_file(os.fsdecode(path) + "/" * inode.is_dir)
+        for path, inode in ends
+        if path is not None and inode is not None
+    )
+
+
+def _note_left_out(store: Store, epoch: Epoch, patterns: Sequence[str]) -> None:
+    value = json.dumps(list(patterns), separators=(",", ":")).encode()
+    store.metadata.put(_LEFT_OUT + b"%010d" % epoch, value)
+
+
+def hand_over(store: Store, epoch: Epoch, children: Iterable[Epoch]) -> None:
+    """Have the children of an epoch that goes know what it was made without."""
+    value = store.metadata.get(_LEFT_OUT + b"%010d" % epoch)
+    if value is None:
+        return
+    for child in children:
+        further = store.metadata.get(_LEFT_OUT + b"%010d" % child)
+        more = [] if further is None else json.loads(further)
+        _note_left_out(store, child, [*json.loads(value), *more])
+    store.metadata.delete(_LEFT_OUT + b"%010d" % epoch)
 
 
 def _spec(patterns: Sequence[str]) -> GitIgnoreSpec | None:
     try:
         return spec_of(patterns)
     except ValueError as error:
-        raise ForkInvalid("", f"cannot leave out what matches: {error}") from error
+        raise UsageError(
+            f"Cannot leave out of a fork what matches: {error}. Nothing was changed.",
+            hint="Such as: ckptfs fork NAME --without node_modules/",
+        ) from error
 
 
 def _remove_matches(fs: Filesystem, spec: GitIgnoreSpec) -> None:

@@ -13,13 +13,14 @@ A directory is the same wherever a side moved it, a file is what has its name or
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from ckptfs import interrupts, textmerge
 from ckptfs.fs import Filesystem
 from ckptfs.history.diff.changed import MODIFIED, TARGET, TIMES, TYPE
 from ckptfs.history.diff.changed import differences as differences_of
-from ckptfs.history.diff.tree import RENAMED, Change, Partners, TreeReader, compare_views
+from ckptfs.history.diff.tree import RENAMED, Change
+from ckptfs.history.forks import is_left_out, left_out
+from ckptfs.history.merge_sides import UNTOUCHED, Ours, Sides
 from ckptfs.history.merge_steps import (
     DRIVER,
     MARKERS,
@@ -35,10 +36,9 @@ from ckptfs.history.merge_steps import (
     Rewrite,
     TextPaths,
 )
-from ckptfs.history.paths import ROOT_PATH, is_within, seek
+from ckptfs.history.paths import is_within
 from ckptfs.model import NAME_MAX, ROOT_INO, Ino, Inode, Place
 from ckptfs.store import View
-from ckptfs.textdiff import TEXT_MAX
 
 #: Kinds of conflicts; those of attributes are called as in `diff.changed`.
 CONTENT = "content"
@@ -52,18 +52,6 @@ EXCLUDED = "excluded"
 
 #: Says what becomes of a conflict; UNRESOLVED leaves what is here as it is.
 Decide = Callable[[Conflict], str]
-
-
-class _Ours(NamedTuple):
-    """What became of something of the base here: None if it is gone."""
-
-    inode: Inode | None
-    place: Place
-    path: bytes
-    kinds: frozenset[str]
-
-
-_UNTOUCHED: frozenset[str] = frozenset()
 
 
 class Planner:
@@ -83,22 +71,20 @@ class Planner:
         contents: Mapping[bytes, bytes] | None = None,
     ) -> None:
         self._fs = fs
-        self._base, self._theirs = base.bare, theirs.bare
-        self._head = fs.head.bare
         self._decide = decide
         self._labels = labels
         self._beside = beside
         self._paths = set(paths)
+        self._left_out = left_out(fs.store, fs.head.epoch, theirs.epoch)
         self._contents = contents or {}
         self.plan = MergePlan(epochs=(base.epoch, fs.head.epoch, theirs.epoch))
-        trees = [TreeReader(fs.store, view) for view in (self._base, self._head, self._theirs)]
-        self._base_tree, self._our_tree, self._their_tree = trees
-        self._to_base = Partners(self._their_tree, self._base_tree)
-        self._to_ours = Partners(self._base_tree, self._our_tree)
-        #: What we changed, by its path in the base.
-        self._mine: dict[bytes, Change] = {}
+        self._sides = Sides(fs, base.bare, fs.head.bare, theirs.bare)
+        #: By its path there, where in the base it was what they moved.
+        self._arrivals: dict[bytes, bytes] = {}
         #: Directories of theirs and what they are in the result; None is nothing.
         self._directories: dict[Ino, Directory | None] = {ROOT_INO: Directory(ROOT_INO)}
+        #: What those that are made are called.
+        self._new_paths: dict[Ino, bytes] = {}
         #: Names of ours that the plan frees, and those that it takes.
         self._freed: set[Place] = set()
         self._taken: set[tuple[Directory, bytes]] = set()
@@ -109,17 +95,17 @@ class Planner:
         self._kept: set[bytes] = set()
         #: Pairs of files that were decided, for those with several names.
         self._compared: set[tuple[Ino, Ino]] = set()
+        #: Names of ours, of files with several, that get a file of their own.
+        self._split: set[Place] = set()
         #: Directories that became something else, to be decided when it is known what goes.
-        self._of_another_type: list[tuple[Change, _Ours, Inode]] = []
+        self._of_another_type: list[tuple[Change, Ours, Inode]] = []
 
     def make(self) -> MergePlan:
-        changes = compare_views(self._fs, self._base, self._theirs)
-        wanted = [change for change in changes if not change.only_times and self._wants(change)]
-        ours = compare_views(self._fs, self._base, self._head)
-        self._mine = {
-            change.source: change
-            for change in ours
-            if change.source is not None and not change.only_times
+        wanted = [change for change in self._sides.changes if self._wants(change)]
+        self._arrivals = {
+            change.path: change.source
+            for change in wanted
+            if change.source is not None and RENAMED in change.kinds
         }
         # What became a directory comes before what they moved into it.
         for change in interrupts.checked(sorted(wanted, key=lambda each: TYPE not in each.kinds)):
@@ -130,16 +116,20 @@ class Planner:
                 self._deleted(change, change.source)
         for change, was, theirs in self._of_another_type:
             self._retyped(change, was, theirs)
+        self._keep_directories()
         self._settle_moves()
         for change in interrupts.checked(wanted):
             if change.source is None and change.new is not None:
                 self._added(change.path, change.new)
+        self.plan.name_results(self._sides.our_tree)
         return self.plan
 
     def _wants(self, change: Change) -> bool:
+        if is_left_out(self._left_out, change):
+            return False
         if not self._paths:
             return True
-        own = (change.path, change.source)
+        own = (change.path, change.source, self._sides.path_here(change))
         return any(path is not None and is_within(path, self._paths) for path in own)
 
     def _resolve(self, conflict: Conflict) -> str:
@@ -148,38 +138,10 @@ class Planner:
         self.plan.resolutions.append(resolution)
         return resolution
 
-    # -- what is here -----------------------------------------------------------------------------
-
-    def _ours_of(self, source: bytes) -> _Ours:
-        """What became here of what was at a path of the base."""
-        if source == ROOT_PATH:
-            kinds = self._mine[source].kinds if source in self._mine else _UNTOUCHED
-            root = self._fs.getattr(self._fs.head, ROOT_INO)
-            return _Ours(root, (Ino(0), b""), ROOT_PATH, kinds)
-        mine = self._mine.get(source)
-        if mine is not None and mine.new is None:
-            return _Ours(None, (Ino(0), b""), source, mine.kinds)
-        if mine is not None:
-            place = self._place(self._head, mine.path)
-            return _Ours(mine.new, place, mine.path, mine.kinds)
-        directory, name = self._place(self._base, source)
-        here = self._to_ours.of(directory)
-        inode = None if here is None else self._our_tree.inode(self._our_tree.entry((here, name)))
-        if inode is None or here is None:
-            return _Ours(None, (Ino(0), b""), source, _UNTOUCHED)
-        return _Ours(inode, (here, name), self._our_tree.path((here, name)), _UNTOUCHED)
-
-    def _place(self, view: View, path: bytes) -> Place:
-        above, _, name = path.rpartition(b"/")
-        directory = seek(self._fs, view, above)
-        if directory is None:
-            raise LookupError(f"epoch {view.epoch} has no directory {above!r}")
-        return directory.ino, name
-
     # -- changed by them --------------------------------------------------------------------------
 
     def _altered(self, change: Change, source: bytes, theirs: Inode) -> None:
-        ours = self._ours_of(source)
+        ours = self._sides.ours_of(source)
         if ours.inode is None:
             if theirs.is_dir and RENAMED not in change.kinds:
                 return  # its attributes alone
@@ -198,24 +160,28 @@ class Planner:
         self._compare(change, ours, ours.inode, theirs)
 
     def _bring_back(self, path: bytes, theirs: Inode) -> None:
-        """Put back what is gone here, a directory with all that they have in it."""
+        """Put back what is gone here, a directory with all that they have in it and that is not to
+        be moved there."""
         pending = [(path, theirs)]
         while pending:
             at, inode = pending.pop()
             self._added(at, inode)
             if inode.is_dir:
-                for name, child in self._fs.entries(self._theirs, inode.ino):
-                    pending.append((at + b"/" + name, child))
+                for name, child in self._fs.entries(self._sides.theirs, inode.ino):
+                    below = at + b"/" + name
+                    source = self._arrivals.get(below)
+                    if source is None or self._sides.ours_of(source).inode is None:
+                        pending.append((below, child))
 
-    def _retyped(self, change: Change, ours: _Ours, theirs: Inode) -> None:
+    def _retyped(self, change: Change, ours: Ours, theirs: Inode) -> None:
         """A file became a link, or the like."""
-        if ours.inode is None or not self._differ(ours.inode, theirs):
+        if ours.inode is None or not self._sides.differ(ours.inode, theirs):
             return
         if ours.kinds or self._has_more(ours.inode):
             conflict = Conflict(ours.path, TYPE, ours.inode, theirs, change.old)
             resolution = self._resolve(conflict)
             if resolution == MARKERS:
-                self._put_beside(ours.place[0], ours.place[1], theirs, ours.path)
+                self._put_beside(ours.place[0], ours.place[1], theirs)
             if resolution != THEIRS:
                 return
         self._remove_tree(ours.place, ours.inode)
@@ -226,7 +192,7 @@ class Planner:
         found = [inode]
         for directory in found:
             for name, child in (
-                self._fs.entries(self._head, directory.ino) if directory.is_dir else ()
+                self._fs.entries(self._sides.head, directory.ino) if directory.is_dir else ()
             ):
                 if child.is_dir:
                     found.append(child)
@@ -234,8 +200,26 @@ class Planner:
                     return True
         return False
 
-    def _renamed(self, change: Change, ours: _Ours, theirs: Inode) -> None:
-        place = self._place(self._theirs, change.path)
+    def _keep_directories(self) -> None:
+        """Directories that they removed stay for what else is in them here."""
+        removed = [step for step in self.plan.removes if step.inode.is_dir]
+        kept = set()
+        for step in sorted(removed, key=lambda step: step.path.count(b"/"), reverse=True):
+            if not self._is_emptied(step.inode.ino):
+                kept.add(step.place)
+                self._freed.discard(step.place)
+                self._removed.discard(step.inode.ino)
+        if kept:
+            self.plan.removes = [step for step in self.plan.removes if step.place not in kept]
+
+    def _is_emptied(self, directory: Ino) -> bool:
+        """Whether nothing stays in a directory of ours, nor something that is kept out of
+        history."""
+        children = self._fs.entries(self._fs.head, directory)
+        return all((directory, name) in self._freed for name, _ in children)
+
+    def _renamed(self, change: Change, ours: Ours, theirs: Inode) -> None:
+        place = self._sides.place(self._sides.theirs, change.path)
         to, name = self._directory(place[0]), place[1]
         if to is None or ours.inode is None:
             return
@@ -246,7 +230,7 @@ class Planner:
             if self._resolve(conflict) != THEIRS:
                 return
         self._freed.add(ours.place)
-        self.plan.moves.append(Move(ours.place, ours.inode, to, name, change.path))
+        self.plan.moves.append(Move(ours.place, ours.inode, to, name, self._path_at(to, name)))
 
     # -- moves ------------------------------------------------------------------------------------
 
@@ -262,7 +246,7 @@ class Planner:
                     self._unmove(move, conflict)
                     settled = False
                     continue
-                if self._is_barred(move.to, move.name, move.inode, move.path):
+                if self._is_barred(move.to, move.name, move.inode):
                     self._keep_place(move)
                     settled = False
                     continue
@@ -284,7 +268,7 @@ class Planner:
         if resolution == MARKERS:
             self.plan.moves.remove(move)
             beside = self._free_name(move.to, move.name)
-            path = _beside(move.path, beside)
+            path = self._path_at(move.to, beside)
             self.plan.moves.append(move._replace(name=beside, path=path))
             self._taken.add((move.to, beside))
             return True
@@ -307,7 +291,7 @@ class Planner:
         self._freed.discard(move.source)
 
     def _path_of(self, move: Move) -> bytes:
-        return self._our_tree.path(move.source)
+        return self._sides.our_tree.path(move.source)
 
     def _leads_into_itself(self, move: Move) -> bool:
         """Whether a directory would be in itself, since we moved the one that they move it to."""
@@ -322,14 +306,14 @@ class Planner:
             seen.add(at)
             further = (made if at.is_new else moved).get(at.ino)
             if further is None:
-                inode = self._our_tree.inode(at.ino)
+                inode = self._sides.our_tree.inode(at.ino)
                 further = Directory(Ino(0) if inode is None else inode.parent)
             at = further
         return False
 
     # -- bytes and attributes ---------------------------------------------------------------------
 
-    def _compare(self, change: Change, ours: _Ours, mine: Inode, theirs: Inode) -> None:
+    def _compare(self, change: Change, ours: Ours, mine: Inode, theirs: Inode) -> None:
         """Bytes and attributes, each by itself."""
         if (mine.ino, theirs.ino) in self._compared:
             return
@@ -338,33 +322,32 @@ class Planner:
         wanted = change.kinds - {RENAMED, TIMES}
         if MODIFIED in wanted:
             self._merge_bytes(change, ours, mine, theirs)
+        if ours.place in self._split:
+            return
         rest = wanted - {MODIFIED}
         taken = {each for each in rest if self._takes(each, ours, mine, theirs, base)}
         if TARGET in taken:
             self._remove(ours)
-            self._make(theirs, Directory(ours.place[0]), ours.place[1], ours.path)
+            self._make(theirs, Directory(ours.place[0]), ours.place[1])
         elif taken:
             self.plan.describes.append(Describe(mine, theirs, frozenset(taken), ours.path))
 
     def _takes(
-        self, aspect: str, ours: _Ours, mine: Inode, theirs: Inode, base: Inode | None
+        self, aspect: str, ours: Ours, mine: Inode, theirs: Inode, base: Inode | None
     ) -> bool:
         """Whether an attribute becomes theirs."""
         if aspect not in ours.kinds:
             return True
-        if aspect not in self._differ(mine, theirs):
+        if aspect not in self._sides.differ(mine, theirs):
             return False
         resolution = self._resolve(Conflict(ours.path, aspect, mine, theirs, base))
         return resolution == THEIRS
 
-    def _differ(self, mine: Inode, theirs: Inode) -> frozenset[str]:
-        return differences_of(self._fs, self._head, mine, self._theirs, theirs) - {TIMES}
-
-    def _merge_bytes(self, change: Change, ours: _Ours, mine: Inode, theirs: Inode) -> None:
+    def _merge_bytes(self, change: Change, ours: Ours, mine: Inode, theirs: Inode) -> None:
         if MODIFIED not in ours.kinds:
             self._rewrite(change.old, mine, theirs, ours.place, ours.path)
             return
-        if MODIFIED not in self._differ(mine, theirs):
+        if MODIFIED not in self._sides.differ(mine, theirs):
             return
         at = TextPaths(change.source or b"", ours.path, change.path)
         self._merge_texts(change.old, mine, theirs, ours.place, ours.path, at)
@@ -378,13 +361,14 @@ class Planner:
         path: bytes,
         text: bytes | None = None,
     ) -> None:
-        """Give a file of ours other bytes. Where they put another file under one of several names,
-        the other names keep what they have."""
-        if mine.nlink > 1 and base is not None and theirs.ino != base.ino:
-            self._remove(_Ours(mine, place, path, _UNTOUCHED))
-            self._make(theirs, Directory(place[0]), place[1], path, text)
-        else:
-            self.plan.rewrites.append(Rewrite(mine, theirs, text, path))
+        """Give a file of ours other bytes. Where they have other files under some of its several
+        names, only the names of theirs get them, as those of a file of its own."""
+        names: list[Place] = []
+        if mine.nlink > 1 and not self._sides.is_one(mine, theirs, is_new=base is None):
+            places = self._sides.our_tree.places(mine)
+            names = [at for at in places if at == place or self._sides.there(at) == theirs.ino]
+            self._split.update(names)
+        self.plan.rewrites.append(Rewrite(mine, theirs, text, path, names))
 
     def _merge_texts(
         self,
@@ -396,7 +380,7 @@ class Planner:
         at: TextPaths,
     ) -> None:
         """Merge two files by lines; without a base everything that differs is a conflict."""
-        texts = self._texts(base, mine, theirs)
+        texts = self._sides.texts(base, mine, theirs)
         kind = ADDED if base is None else BINARY if texts is None else CONTENT
         if texts is not None:
             chunks = textmerge.merge(*texts)
@@ -414,25 +398,12 @@ class Planner:
             merged = textmerge.text_of(textmerge.merge(*texts), self._labels)
             self._rewrite(base, mine, theirs, place, path, merged)
         elif resolution == MARKERS:
-            self._put_beside(place[0], place[1], theirs, path)
-
-    def _texts(
-        self, base: Inode | None, mine: Inode, theirs: Inode
-    ) -> tuple[bytes, bytes, bytes] | None:
-        """The bytes of all three, if they can be merged by lines."""
-        sides = [(self._base, base), (self._head, mine), (self._theirs, theirs)]
-        if any(inode is not None and inode.size > TEXT_MAX for _, inode in sides):
-            return None
-        old, here, there = (
-            b"" if inode is None else bytes(self._fs.read(view, inode.ino, 0, inode.size))
-            for view, inode in sides
-        )
-        return (old, here, there) if textmerge.can_merge(old, here, there) else None
+            self._put_beside(place[0], place[1], theirs)
 
     # -- deleted by them --------------------------------------------------------------------------
 
     def _deleted(self, change: Change, source: bytes) -> None:
-        ours = self._ours_of(source)
+        ours = self._sides.ours_of(source)
         if ours.inode is None or change.old is None or is_within(source, self._kept):
             return
         if change.old.is_dir != ours.inode.is_dir:
@@ -445,7 +416,7 @@ class Planner:
                 return
         self._remove(ours)
 
-    def _remove(self, ours: _Ours) -> None:
+    def _remove(self, ours: Ours) -> None:
         if ours.inode is not None and ours.place not in self._freed:
             self._freed.add(ours.place)
             if ours.inode.is_dir:
@@ -455,7 +426,7 @@ class Planner:
     # -- added by them ----------------------------------------------------------------------------
 
     def _added(self, path: bytes, theirs: Inode) -> None:
-        place = self._place(self._theirs, path)
+        place = self._sides.place(self._sides.theirs, path)
         if place in self._came:
             return
         self._came.add(place)
@@ -467,45 +438,73 @@ class Planner:
             return
         occupant = self._occupant(to, name)
         if occupant is None:
-            if not self._is_barred(to, name, theirs, path):
-                self._make(theirs, to, name, path)
-            return
-        if not self._differ(occupant, theirs):
-            return
-        if occupant.is_file and theirs.is_file:
-            self._add_both(occupant, theirs, (to.ino, name), path)
-            return
-        resolution = self._resolve(Conflict(path, ADDED, occupant, theirs, None))
-        if resolution == THEIRS:
-            self._clear((to.ino, name), occupant)
-            self._make(theirs, to, name, path)
-        elif resolution == MARKERS:
-            self._put_beside(to.ino, name, theirs, path)
+            if not self._is_barred(to, name, theirs):
+                self._make(theirs, to, name)
+        elif (
+            occupant.ino == theirs.ino
+            and (was := self._sides.base_tree.inode(theirs.ino)) is not None
+        ):
+            self._link_both(was, occupant, theirs, (to.ino, name), path)
+        elif self._sides.differ(occupant, theirs):
+            self._add_both(occupant, theirs, to, name, path)
 
-    def _add_both(self, occupant: Inode, theirs: Inode, place: Place, path: bytes) -> None:
-        """Two files were made under one name."""
-        aspects = self._differ(occupant, theirs)
+    def _link_both(
+        self, was: Inode, occupant: Inode, theirs: Inode, place: Place, path: bytes
+    ) -> None:
+        """Both made a further name of one file, which had another in the base."""
+        source = self._sides.base_tree.path((was.parent, was.name))
+        done = differences_of(self._fs, self._sides.base, was, self._sides.head, occupant)
+        ours = Ours(occupant, place, self._sides.our_tree.path(place), done)
+        changed = differences_of(self._fs, self._sides.base, was, self._sides.theirs, theirs)
+        self._compare(Change(path, source, changed, was, theirs), ours, occupant, theirs)
+
+    def _add_both(
+        self, occupant: Inode, theirs: Inode, to: Directory, name: bytes, path: bytes
+    ) -> None:
+        """Both made something of one name."""
+        place = (to.ino, name)
+        if occupant.is_file and theirs.is_file and self._sides.elsewhere(place, occupant) is None:
+            self._add_files(occupant, theirs, place, path)
+            return
+        resolution = self._resolve(
+            Conflict(self._sides.our_tree.path(place), ADDED, occupant, theirs, None)
+        )
+        if resolution == THEIRS:
+            self._clear(place, occupant)
+            self._make(theirs, to, name)
+        elif resolution == MARKERS:
+            self._put_beside(to.ino, name, theirs)
+
+    def _add_files(self, occupant: Inode, theirs: Inode, place: Place, path: bytes) -> None:
+        """Both made a file of one name."""
+        if (occupant.ino, theirs.ino) in self._compared:
+            return
+        self._compared.add((occupant.ino, theirs.ino))
+        here = self._sides.our_tree.path(place)
+        aspects = self._sides.differ(occupant, theirs)
         if MODIFIED in aspects:
-            at = TextPaths(b"", self._our_tree.path(place), path)
-            self._merge_texts(None, occupant, theirs, place, path, at)
-        ours = _Ours(occupant, place, path, aspects)
+            at = TextPaths(b"", here, path)
+            self._merge_texts(None, occupant, theirs, place, here, at)
+        if place in self._split:
+            return
+        ours = Ours(occupant, place, here, aspects)
         rest = aspects - {MODIFIED}
         taken = {aspect for aspect in rest if self._takes(aspect, ours, occupant, theirs, None)}
         if taken:
-            self.plan.describes.append(Describe(occupant, theirs, frozenset(taken), path))
+            self.plan.describes.append(Describe(occupant, theirs, frozenset(taken), here))
 
     def _occupant(self, to: Directory, name: bytes) -> Inode | None:
         """What of ours stays under a name."""
         if to.is_new or (to.ino, name) in self._freed:
             return None
-        return self._our_tree.inode(self._our_tree.entry((to.ino, name)))
+        return self._sides.our_tree.inode(self._sides.our_tree.entry((to.ino, name)))
 
-    def _is_barred(self, to: Directory, name: bytes, theirs: Inode, path: bytes) -> bool:
+    def _is_barred(self, to: Directory, name: bytes, theirs: Inode) -> bool:
         """Whether something that is kept out of history has the name."""
         found = self._excluded(to, name)
         if found is None:
             return False
-        self.plan.conflicts.append(Conflict(path, EXCLUDED, found, theirs, None))
+        self.plan.conflicts.append(Conflict(self._path_at(to, name), EXCLUDED, found, theirs, None))
         self.plan.resolutions.append(OURS)
         return True
 
@@ -515,21 +514,25 @@ class Planner:
         found = self._fs.seek(self._fs.head, to.ino, name)
         return found if found is not None and self._fs.is_excluded(found.ino) else None
 
-    def _make(
-        self, theirs: Inode, to: Directory, name: bytes, path: bytes, text: bytes | None = None
-    ) -> None:
+    def _make(self, theirs: Inode, to: Directory, name: bytes) -> None:
         if (to, name) in self._taken:
             name = self._free_name(to, name)
-            path = _beside(path, name)
         self._taken.add((to, name))
-        self.plan.makes.append(Make(theirs, to, name, path, text))
+        path = self._path_at(to, name)
+        if theirs.is_dir:
+            self._new_paths[theirs.ino] = path
+        self.plan.makes.append(Make(theirs, to, name, path, self._sides.is_further(theirs)))
 
-    def _put_beside(self, directory: Ino, name: bytes, theirs: Inode, path: bytes) -> None:
+    def _path_at(self, to: Directory, name: bytes) -> bytes:
+        """Where a name in a directory of the result is here, or would be."""
+        if not to.is_new:
+            return self._sides.our_tree.path((to.ino, name))
+        return self._new_paths[to.ino] + b"/" + name
+
+    def _put_beside(self, directory: Ino, name: bytes, theirs: Inode) -> None:
         """Keep what is theirs under another name."""
         to = Directory(directory)
-        beside = self._free_name(to, name)
-        self._taken.add((to, beside))
-        self.plan.makes.append(Make(theirs, to, beside, _beside(path, beside)))
+        self._make(theirs, to, self._free_name(to, name))
         if theirs.is_dir:
             self._directories[theirs.ino] = Directory(theirs.ino, is_new=True)
 
@@ -543,20 +546,24 @@ class Planner:
             number += 1
 
     def _clear(self, place: Place, occupant: Inode) -> bool:
-        """Take what is ours out of the way of what is theirs: a directory that they have too, which
-        only we gave this name, goes back to theirs; anything else goes. Whether it was moved."""
-        there = self._their_tree.inode(occupant.ino) if occupant.is_dir else None
-        to = None if there is None else self._directory(there.parent)
+        """Take what is ours out of the way of what is theirs: what they have, too, and only we gave
+        this name, goes back to theirs; anything else goes. Whether it was moved."""
+        if self._go_back(place, occupant):
+            return True
+        self._remove_tree(place, occupant)
+        return False
+
+    def _go_back(self, place: Place, inode: Inode) -> bool:
+        """Move something of ours, which only we gave its name, to where they have it."""
+        there = self._sides.elsewhere(place, inode)
+        to = None if there is None else self._directory(there[0])
         if there is None or to is None:
-            self._remove_tree(place, occupant)
             return False
-        name, path = there.name, self._their_tree.path((there.parent, there.name))
+        name = there[1]
         if self._is_taken(to, name) or self._excluded(to, name) is not None:
             name = self._free_name(to, name)
-            path = _beside(path, name)
-        move = Move(place, occupant, to, name, path)
+        move = Move(place, inode, to, name, self._path_at(to, name))
         if self._leads_into_itself(move):
-            self._remove_tree(place, occupant)
             return False
         self._freed.add(place)
         self._taken.add((to, name))
@@ -567,14 +574,22 @@ class Planner:
         return (to, name) in self._taken or self._occupant(to, name) is not None
 
     def _remove_tree(self, place: Place, inode: Inode) -> None:
-        """Take away what is ours with all that is in it, deepest first."""
-        found = [(place, inode)]
-        for _, directory in found:
-            if directory.is_dir:
-                children = self._fs.entries(self._head, directory.ino)
-                found += [((directory.ino, name), child) for name, child in children]
+        """Take away what is ours with all that is in it; what they have elsewhere, and only we put
+        there, goes back to them."""
+        found = []
+        pending = [(place, inode)]
+        while pending:
+            at, each = pending.pop()
+            if at in self._freed and each.ino not in self._removed:
+                continue  # it is moved away, with what is in it
+            if at != place and self._go_back(at, each):
+                continue
+            found.append((at, each))
+            if each.is_dir:
+                children = self._fs.entries(self._sides.head, each.ino)
+                pending += [((each.ino, name), child) for name, child in children]
         for at, each in reversed(found):
-            self._remove(_Ours(each, at, self._our_tree.path(at), _UNTOUCHED))
+            self._remove(Ours(each, at, self._sides.our_tree.path(at), UNTOUCHED))
 
     # -- directories ------------------------------------------------------------------------------
 
@@ -583,14 +598,14 @@ class Planner:
         something of ours is in its place and stays."""
         chain: list[Inode] = []
         while ino not in self._directories:
-            base = self._to_base.of(ino)
-            here = None if base is None else self._to_ours.of(base)
+            base = self._sides.to_base.of(ino)
+            here = None if base is None else self._sides.to_ours.of(base)
             if here is not None and here not in self._removed:
                 self._directories[ino] = Directory(here)
                 break
-            inode = self._their_tree.inode(ino)
+            inode = self._sides.their_tree.inode(ino)
             if inode is None:
-                raise LookupError(f"epoch {self._theirs.epoch} has no directory {ino}")
+                raise LookupError(f"epoch {self._sides.theirs.epoch} has no directory {ino}")
             chain.append(inode)
             ino = inode.parent
         found = self._directories[ino]
@@ -600,26 +615,20 @@ class Planner:
         return found
 
     def _make_directory(self, inode: Inode, to: Directory) -> Directory | None:
-        path = self._their_tree.path((inode.parent, inode.name))
-        if self._is_barred(to, inode.name, inode, path):
+        if self._is_barred(to, inode.name, inode):
             return None
         occupant = self._occupant(to, inode.name)
         if occupant is not None and occupant.is_dir:
             return Directory(occupant.ino)
         if occupant is not None:
-            resolution = self._resolve(Conflict(path, ADDED, occupant, inode, None))
+            conflict = Conflict(self._path_at(to, inode.name), ADDED, occupant, inode, None)
+            resolution = self._resolve(conflict)
             if resolution == THEIRS:
                 self._clear((to.ino, inode.name), occupant)
             elif resolution == MARKERS:
-                self._put_beside(to.ino, inode.name, inode, path)
+                self._put_beside(to.ino, inode.name, inode)
                 return Directory(inode.ino, is_new=True)
             else:
                 return None
-        self._make(inode, to, inode.name, path)
+        self._make(inode, to, inode.name)
         return Directory(inode.ino, is_new=True)
-
-
-def _beside(path: bytes, name: bytes) -> bytes:
-    """The path of another name in the same directory."""
-    above = path.rpartition(b"/")[0]
-    return above + b"/" + name if above else name

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -19,6 +19,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.inodes import without_set_id
 from ckptfs.fs.ranges import Spot
 from ckptfs.history.diff.changed import MODE, MODIFIED, OWNER, XATTR, Changed, differences
+from ckptfs.history.diff.tree import TreeReader
 from ckptfs.history.path_restore import set_xattrs, xattrs_of
 from ckptfs.model import ROOT_INO, Attributes, Epoch, Ino, Inode, Place
 from ckptfs.store import View
@@ -83,22 +84,25 @@ class Move(NamedTuple):
 
 
 class Make(NamedTuple):
-    """Put something of theirs, alone, under a free name; of a file with the bytes of ``text``."""
+    """Put something of theirs, alone, under a free name; or one more name there of the file of ours
+    that has its number."""
 
     inode: Inode
     to: Directory
     name: bytes
     path: bytes
-    text: bytes | None = None
+    is_further: bool = False
 
 
 class Rewrite(NamedTuple):
-    """Give a file of ours other bytes: theirs, or those of ``text``."""
+    """Give a file of ours other bytes: theirs, or those of ``text``. With ``names`` only these, of
+    the several that it has, become those of a file of their own, which is like theirs."""
 
     ours: Inode
     theirs: Inode
     text: bytes | None
     path: bytes
+    names: Sequence[Place] = ()
 
 
 class Describe(NamedTuple):
@@ -124,6 +128,8 @@ class MergePlan:
     resolutions: list[str] = field(default_factory=list)
     #: The epochs of the base, of ours and of theirs.
     epochs: tuple[Epoch, Epoch, Epoch] = (NO_EPOCH, NO_EPOCH, NO_EPOCH)
+    #: What was at the names that moves leave, as it is called here.
+    left: list[bytes] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return any((self.removes, self.moves, self.makes, self.rewrites, self.describes))
@@ -136,10 +142,66 @@ class MergePlan:
     def paths(self) -> tuple[list[bytes], list[bytes], list[bytes]]:
         """The paths that come, change and go."""
         added = {step.path for step in self.makes} | {step.path for step in self.moves}
-        gone = {step.path for step in self.removes}
+        gone = {step.path for step in self.removes} | set(self.left)
         modified = {step.path for step in self.rewrites} | {step.path for step in self.describes}
+        modified -= added
         modified |= added & gone
-        return sorted(added - gone), sorted(modified - added), sorted(gone - added)
+        return sorted(added - gone), sorted(modified), sorted(gone - added)
+
+    def name_results(self, ours: TreeReader) -> None:
+        """Once all steps are known, give each the path that its result has, and the conflicts their
+        order."""
+        names = _ResultNames(self, ours)
+        self.left = [ours.path(move.source) for move in self.moves]
+        pairs = zip(self.conflicts, self.resolutions, strict=True)
+        decided = sorted(pairs, key=lambda pair: pair[0].path)
+        self.conflicts = [conflict for conflict, _ in decided]
+        self.resolutions = [resolution for _, resolution in decided]
+        self.moves = [step._replace(path=names.at(step.to, step.name)) for step in self.moves]
+        self.makes = [step._replace(path=names.at(step.to, step.name)) for step in self.makes]
+        self.rewrites = [step._replace(path=names.of(step.path)) for step in self.rewrites]
+        self.describes = [step._replace(path=names.of(step.path)) for step in self.describes]
+
+
+class _ResultNames:
+    """The paths that a plan results in."""
+
+    def __init__(self, plan: MergePlan, ours: TreeReader) -> None:
+        self._ours = ours
+        self._moved = {ours.path(move.source): (move.to, move.name) for move in plan.moves}
+        self._made = {make.inode.ino: make for make in plan.makes if make.inode.is_dir}
+        self._known: dict[bytes, bytes] = {b"": b""}
+
+    def at(self, to: Directory, name: bytes) -> bytes:
+        names = [name]
+        return _joined(self.of(self._up(to, names)), names)
+
+    def of(self, path: bytes) -> bytes:
+        """What becomes of a path of ours."""
+        asked, names = path, list[bytes]()
+        while path not in self._known:
+            if path in self._moved:
+                to, name = self._moved[path]
+                names.append(name)
+                path = self._up(to, names)
+            else:
+                path, _, name = path.rpartition(b"/")
+                names.append(name)
+        self._known[asked] = _joined(self._known[path], names)
+        return self._known[asked]
+
+    def _up(self, to: Directory, names: list[bytes]) -> bytes:
+        """The path of the directory of ours that ``to`` is or is made in; in between are the names
+        that are added, the lowest first."""
+        while to.is_new:
+            names.append(self._made[to.ino].name)
+            to = self._made[to.ino].to
+        return self._ours.directory_path(to.ino)
+
+
+def _joined(above: bytes, names: list[bytes]) -> bytes:
+    """A path and names below it, the lowest first."""
+    return b"/".join([above, *reversed(names)] if above else reversed(names))
 
 
 # -- carrying them out -----------------------------------------------------------------------------
@@ -256,30 +318,30 @@ class Carrier:
 
     def _make_file(self, make: Make) -> None:
         """A copy that shares their blocks; a further name of what is here already is a link."""
-        fs, like = self._fs, make.inode
-        to = self._number_of(make.to)
+        like = make.inode
         known = self._copied.get(like.ino)
-        if known is None and like.nlink > 1:
-            known = self._same_file(like)
-        if known is not None and make.text is None:
-            fs.link(fs.head, known, to, make.name)
-        else:
-            made = fs.clone(self._theirs, like.ino, fs.head, to, make.name)
-            if make.text is None:
-                self._copied[like.ino] = made.ino
-            else:
-                self._overwrite(made.ino, make.text)
-                self._drop_rights(made.ino)
-            self._stamp(made.ino)
-        self._note((to, make.name))
+        if known is None and make.is_further and self._is_here(like.ino):
+            known = like.ino
+        self._put(like, (self._number_of(make.to), make.name), known)
 
-    def _same_file(self, like: Inode) -> Ino | None:
-        """Our file of the same number, of which they have another name."""
+    def _put(self, like: Inode, place: Place, known: Ino | None) -> Ino:
+        """Put a copy of a file of theirs under a free name, or a name of the one that is known."""
+        fs = self._fs
+        self._note(place)
+        if known is not None:
+            fs.link(fs.head, known, *place)
+            return known
+        made = fs.clone(self._theirs, like.ino, fs.head, *place).ino
+        self._copied.setdefault(like.ino, made)
+        self._stamp(made)
+        return made
+
+    def _is_here(self, ino: Ino) -> bool:
+        """Whether a file of ours still has a name."""
         try:
-            found = self._fs.getattr(self._fs.head, like.ino)
+            return self._fs.getattr(self._fs.head, ino).nlink > 0
         except OSError:
-            return None
-        return found.ino if found.nlink else None
+            return False
 
     def _number_of(self, directory: Directory) -> Ino:
         return self._made[directory.ino] if directory.is_new else directory.ino
@@ -290,6 +352,9 @@ class Carrier:
         """In place, so that it stays the same file, whatever names it has. Writing gives it the
         time of the merge."""
         fs, ino = self._fs, step.ours.ino
+        if step.names:
+            self._part(step)
+            return
         if fs.is_used(ino):
             fs.resized.add(ino)
         if step.text is not None:
@@ -302,13 +367,24 @@ class Carrier:
                 done += fs.copy_range(source, Spot(fs.head, ino, done), step.theirs.size - done)
         self._changed.inodes.add(ino)
 
+    def _part(self, step: Rewrite) -> None:
+        """Give some names of a file one of their own."""
+        fs, made = self._fs, None
+        for place in step.names:
+            fs.unlink(fs.head, *place)
+            made = self._put(step.theirs, place, made)
+        self._changed.inodes.add(step.ours.ino)
+        if made is not None and step.text is not None:
+            self._overwrite(made, step.text)
+            self._drop_rights(made)
+
     def _overwrite(self, ino: Ino, text: bytes) -> None:
         fs = self._fs
         fs.setattr(fs.head, ino, Attributes(size=0))
         fs.write(fs.head, ino, 0, text)
 
     def _stamp(self, ino: Ino) -> None:
-        """A file that the merge brought is new to whoever goes by times, as make does."""
+        """A file that the merge brought is new to programs that go by times, as make does."""
         self._fs.setattr(self._fs.head, ino, Attributes(mtime_ns=self._fs.clock()))
 
     def _describe(self, step: Describe) -> None:
@@ -340,6 +416,8 @@ class Carrier:
                 if MODIFIED not in differences(self._fs, bare, ours, self._theirs, theirs):
                     found[ours.ino].append(self._rights(self._theirs, theirs.ino))
         for rewrite in plan.rewrites:
+            if rewrite.names:
+                continue
             whose = [self._rights(self._theirs, rewrite.theirs.ino)] if rewrite.text is None else []
             found[rewrite.ours.ino] = whose
         return found

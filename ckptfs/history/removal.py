@@ -25,6 +25,7 @@ from ckptfs.errors import Interrupted
 from ckptfs.fs import Filesystem
 from ckptfs.fs.authorship import hand_over
 from ckptfs.history.checkpoints import Checkpoint
+from ckptfs.history.forks import hand_over as hand_over_left_out
 from ckptfs.history.merge import hand_over as hand_over_merged
 from ckptfs.history.restore import leave_limbo
 from ckptfs.interrupts import Steps
@@ -203,6 +204,7 @@ def _removal(store: Store, epoch: Epoch, child: Epoch | None) -> Iterator[None]:
         raise CorruptRecord(f"epoch {epoch} lists a change of which it has no record")
     hand_over(store, epoch, child)
     hand_over_merged(store, epoch, store.epoch_tree.children(epoch))
+    hand_over_left_out(store, epoch, store.epoch_tree.children(epoch))
     store.remove_epoch(epoch)
 
 

@@ -151,7 +151,7 @@ def restore_paths(
 def or_roll_back(fs: Filesystem, taken: Sequence[Checkpoint], changed: Changed) -> Iterator[None]:
     """Have the block not have happened if it fails: the head is what it was at the first of the
     checkpoints that were taken for it, and all of those are gone. Files that are open stay as
-    they are, since nobody has seen the block's work: no request comes in between."""
+    they are: no request comes in between, so no program has seen the block's work."""
     unlinked = set(fs.unlinked)
     try:
         yield

@@ -35,7 +35,7 @@ T = TypeVar("T")
 _ARGV_BYTES = 4 << 10
 _CMDLINE_BYTES = 64 << 10
 #: How many ancestors to follow.
-ANCESTORS_MAX = 64
+_ANCESTORS_MAX = 64
 #: How many processes and groups to cache; the oldest half is dropped when there are more.
 _KNOWN_MAX = 2048
 #: For how long a process id surely means the same process: ids are reused only after all others,
@@ -207,7 +207,7 @@ class Callers:
     def _placed(self, process: Process, depth: int, now_ns: int) -> _Node:
         """A process that is seen for the first time, placed below its parent."""
         parent = None
-        if process.ppid > 0 and process.pid != _INIT and depth < ANCESTORS_MAX:
+        if process.ppid > 0 and process.pid != _INIT and depth < _ANCESTORS_MAX:
             parent = self._node(process.ppid, depth + 1)
         key = process.pid, process.start
         if parent is None:
@@ -400,18 +400,6 @@ def main_thread(process: Process, proc: str = "/proc") -> Process:
             tgid = int(line[5:])
             return process if tgid == process.pid else read_process(tgid, proc) or process
     return process
-
-
-def ancestors(pid: int, limit: int = ANCESTORS_MAX, proc: str = "/proc") -> list[Process]:
-    """A process and those that it descends from, nearest first."""
-    found: list[Process] = []
-    while pid > 0 and len(found) < limit:
-        process = read_process(pid, proc)
-        if process is None:
-            break
-        found.append(process)
-        pid = process.ppid
-    return found
 
 
 def _read(path: str, size: int) -> bytes:

@@ -218,7 +218,7 @@ def _nameless(store: Store) -> Iterator[tuple[Ino, int]]:
 
 
 def _inherited(store: Store, nameless: set[tuple[Ino, int]]) -> Iterator[tuple[Ino, int]]:
-    """Those of forks that were in use where the fork parted: they are nobody's there."""
+    """Those of forks that were in use where the fork parted: no program of the fork has them."""
     for ino, line in nameless:
         if line != MAIN_LINE:
             epoch = store.forks[line].base

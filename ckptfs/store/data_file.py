@@ -124,7 +124,7 @@ def end_copy(store: Store, copy: compaction.Copy | None) -> None:
         copy.close()
     if store._copy is None or store._copy is copy:  # else it is the next one's that is prepared
         store._copy = None
-        store._reader.prepare(None, 0)
+        store._readers.main.prepare(None, 0)
 
 
 def require_space_beside_copy(store: Store) -> None:
@@ -146,7 +146,7 @@ def record(store: Store, table: int, key: bytes) -> bytes | None:
 
 def prepare_copy(store: Store, copy: compaction.Copy, budget_s: float) -> bool:
     """Have the pages of the copy known before it is adopted; True when all are."""
-    return store._reader.prepare(os.fsencode(copy.path), round(budget_s * 1e9))
+    return store._readers.main.prepare(os.fsencode(copy.path), round(budget_s * 1e9))
 
 
 def exchange(store: Store, copy: compaction.Copy) -> bool:
@@ -180,10 +180,7 @@ def _exchange(store: Store, copy: compaction.Copy) -> None:
     try:
         os.replace(copy.path, store.files / DATA_FILE)
         is_renamed = True
-        store._reader.exchange(os.fsencode(store.files / DATA_FILE))
-        for reader in store._readers.values():
-            if reader is not store._reader:
-                reader.detach()
+        store._readers.exchange(os.fsencode(store.files / DATA_FILE))
         compaction.sync(store.files)
     except OSError as error:
         if not is_renamed:

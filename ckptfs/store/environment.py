@@ -12,7 +12,7 @@ import contextlib
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -50,13 +50,8 @@ from ckptfs.store.metadata import Counters, IdAllocator, LedgerTable, Metadata
 from ckptfs.store.packed import PackedRecords
 from ckptfs.store.pages import Pages
 from ckptfs.store.pending import Pending
-from ckptfs.store.snapshot import NO_READER, SnapshotReader
-from ckptfs.store.tables import (
-    ByEpoch,
-    Changes,
-    Plain,
-    Versioned,
-)
+from ckptfs.store.snapshot import NO_READER, SnapshotReader, SnapshotReaders
+from ckptfs.store.tables import ByEpoch, Changes, Plain, Versioned
 from ckptfs.store.transaction import Failed, Noting
 
 if TYPE_CHECKING:
@@ -90,11 +85,7 @@ class Store:
         self._open_tables()
         self.pending = Pending()
         self._register()
-        #: What reads the snapshot of the main line, and has the pages verified.
-        self._reader = NO_READER
-        #: By line, what reads its snapshot, and the suffix of its head as of the last commit.
-        self._readers: dict[int, SnapshotReader] = {}
-        self._snapshot_suffixes: dict[int, bytes] = {}
+        self._readers = SnapshotReaders()
         self.forks = Forks(self.metadata)
         #: Which file the data file is, and whether it is known to be gone.
         self._identity = data_file_identity(path)
@@ -333,9 +324,7 @@ class Store:
         self.heads[line] = view
         if line != MAIN_LINE:
             self.forks.put(self.forks[line]._replace(head=view.epoch))
-        # What descends from the head of that commit differs from it only by what was written since.
-        if line in self._readers and self._snapshot_suffixes.get(line, b"") not in view.seen:
-            self._readers[line].invalidate()
+        self._readers.goes_on(line, view)
 
     def add_fork(
         self,
@@ -371,7 +360,7 @@ class Store:
         """The epoch of what a line keeps out of history; from now on its head sees it."""
         found = self.excluded_views.get(line)
         if found is None:
-            self._readers.get(line, NO_READER).invalidate()
+            self._readers.invalidate(line)
             self._put_excluded(line, 0)
             found = self.excluded_views[line] = alone(fmt.excluded_epoch(line), writable=True)
             self.heads[line].lead()
@@ -470,7 +459,7 @@ class Store:
         if self._space.wants_another_commit():
             self._meta.put(fmt.META_FORMAT, self._meta.get(fmt.META_FORMAT) or b"")
         self.heap.flush()
-        if not self._reader.free_is_whole():
+        if not self._readers.main.free_is_whole():
             self._txn.abort()
             raise lmdb.CorruptedError("a list of free pages is not what was committed")
         self._txn.commit()
@@ -482,27 +471,19 @@ class Store:
     def attach_reader(self, reader: SnapshotReader, line: int = MAIN_LINE) -> None:
         """Let a reader follow the last commit of a line, and what changes after it. Everything must
         be committed. That of the main line has the pages of the file verified, too."""
-        self._readers.pop(line, NO_READER).detach()
-        self._snapshot_suffixes.pop(line, None)
-        if reader is not NO_READER:
-            self._readers[line] = reader
-        self.dirents.touch = self.inodes.touch = _touching(list(self._readers.values()))
+        self._readers.put(line, reader)
+        self.dirents.touch = self.inodes.touch = self._readers.touch()
         if line == MAIN_LINE:
-            self._reader = reader
             reader.guard(fmt.TABLES, fmt.CorruptRecord, self._refuse_changes)
             for place, table in enumerate(self._tables):
                 table.guard(place, reader)
             self._follow()
         if reader is not NO_READER:
-            self._refresh_reader(line, reader)
-
-    def _invalidate_readers(self) -> None:
-        for reader in self._readers.values():
-            reader.invalidate()
+            self._refresh_reader(line)
 
     def _follow(self) -> None:
         """Have it known what the pages of the last commit are."""
-        if not self._reader.committed(self._data_file):
+        if not self._readers.main.committed(self._data_file):
             raise lmdb.CorruptedError("a page was damaged before it was copied")
 
     def _refuse_changes(self) -> None:
@@ -510,21 +491,19 @@ class Store:
         so nothing is committed any more."""
         reason = "a page that was to be changed is not what was committed"
         self._budget.fail(self._budget.failure or errors.StoreCorrupt(self.path, reason))
-        self._invalidate_readers()
+        self._readers.invalidate_all()
 
     def _refresh_readers(self) -> None:
-        for line, reader in self._readers.items():
-            self._refresh_reader(line, reader)
+        for line in self._readers.lines():
+            self._refresh_reader(line)
 
-    def _refresh_reader(self, line: int, reader: SnapshotReader) -> None:
+    def _refresh_reader(self, line: int) -> None:
         """Not where the head sees more than what its own tables have."""
         head = self.heads[line]
         if head.excluded is not None or (self.packed.used and self.packed.concerns(head)):
-            reader.invalidate()
+            self._readers.invalidate(line)
         else:
-            head.lead()
-            self._snapshot_suffixes[line] = head.suffix
-            reader.refresh(self._data_file, head.line.suffixes, head.suffix)
+            self._readers.refresh(line, head, self._data_file)
 
     def sync(self) -> bool:
         """The same as `commit` to the caller, and quicker if called again and again: what changed
@@ -554,7 +533,7 @@ class Store:
         except (lmdb.Error, HeapFailed) as error:
             failure = commit_error(self.path, error)
             self._budget.fail(failure)
-            self._invalidate_readers()
+            self._readers.invalidate_all()
             with contextlib.suppress(lmdb.Error):
                 self._begin()
             for table in self._tables:
@@ -655,8 +634,7 @@ class Store:
                 committed = True
         finally:
             self.end_copy(self._copy)
-            for reader in self._readers.values():
-                reader.detach()
+            self._readers.detach()
             self._txn.abort()
             self._env.close()
             self._journal.close(committed=committed)
@@ -743,26 +721,12 @@ class Store:
         """Keep the mapped file from counting as memory in use (ckptfs.store.memory_map)."""
         if memory_map.resident_file_bytes() > _RESIDENT_MAX:
             self._map.release()
-            for reader in self._readers.values():
-                reader.release()
+            self._readers.release()
 
     def expect_records(self) -> None:
         """Called now and then while requests are served: most of them ask for records."""
         if not self._space.copies:
             self._map.expect_records()
-
-
-def _touching(readers: Sequence[SnapshotReader]) -> Callable[[bytes], object]:
-    """Tells all readers that a record changes: which of them see its epoch, they need not know."""
-    if len(readers) < 2:
-        return readers[0].touch if readers else NO_READER.touch
-    touches = [reader.touch for reader in readers]
-
-    def touch(entity: bytes) -> None:
-        for each in touches:
-            each(entity)
-
-    return touch
 
 
 @contextlib.contextmanager

@@ -9,7 +9,12 @@ asks it before LMDB walks to one (`fuse/server/guard.c`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from ckptfs.model import MAIN_LINE
+
+if TYPE_CHECKING:
+    from ckptfs.store.epochs import View
 
 
 class SnapshotReader(Protocol):
@@ -127,3 +132,74 @@ class _NoReader:
 
 
 NO_READER: SnapshotReader = _NoReader()
+
+
+class SnapshotReaders:
+    """The readers of a store's lines. That of the main line has the pages verified, too."""
+
+    def __init__(self) -> None:
+        #: That of the main line; a line that is not here has none.
+        self.main = NO_READER
+        self._by_line: dict[int, SnapshotReader] = {}
+        #: By line, the suffix of its head as of the last commit.
+        self._suffixes: dict[int, bytes] = {}
+
+    def put(self, line: int, reader: SnapshotReader) -> None:
+        """Let a reader follow a line in place of the one before; NO_READER ends that."""
+        self._by_line.pop(line, NO_READER).detach()
+        self._suffixes.pop(line, None)
+        if reader is not NO_READER:
+            self._by_line[line] = reader
+        if line == MAIN_LINE:
+            self.main = reader
+
+    def lines(self) -> list[int]:
+        """Those that have one."""
+        return list(self._by_line)
+
+    def refresh(self, line: int, head: View, path: bytes) -> None:
+        """Everything is committed into this data file, and this is the head of a line."""
+        head.lead()
+        self._suffixes[line] = head.suffix
+        self._by_line[line].refresh(path, head.line.suffixes, head.suffix)
+
+    def goes_on(self, line: int, head: View) -> None:
+        """A line has another head. What descends from that of the last commit differs from it only
+        by what was written since."""
+        if self._suffixes.get(line, b"") not in head.seen:
+            self.invalidate(line)
+
+    def invalidate(self, line: int) -> None:
+        self._by_line.get(line, NO_READER).invalidate()
+
+    def invalidate_all(self) -> None:
+        for reader in self._by_line.values():
+            reader.invalidate()
+
+    def exchange(self, path: bytes) -> None:
+        """The file that was prepared is the data file from here on."""
+        self.main.exchange(path)
+        for line, reader in self._by_line.items():
+            if line != MAIN_LINE:
+                reader.detach()
+
+    def release(self) -> None:
+        for reader in self._by_line.values():
+            reader.release()
+
+    def detach(self) -> None:
+        for reader in self._by_line.values():
+            reader.detach()
+
+    def touch(self) -> Callable[[bytes], object]:
+        """Takes the records that change, for all readers: which of them see the record's epoch,
+        they need not know."""
+        if len(self._by_line) < 2:
+            return next(iter(self._by_line.values()), NO_READER).touch
+        touches = [reader.touch for reader in self._by_line.values()]
+
+        def touch(entity: bytes) -> None:
+            for each in touches:
+                each(entity)
+
+        return touch

@@ -7,7 +7,6 @@ import os
 import pty
 import subprocess
 import sys
-import time
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
@@ -178,7 +177,7 @@ def test_changed_times_are_listed_only_if_asked_for(planted: Workspace) -> None:
     assert as_json(planted, "diff")["changes"] == []
 
 
-def test_a_large_file_does_not_stall_it(planted: Workspace) -> None:
+def test_a_large_file_is_not_compared_by_lines(planted: Workspace) -> None:
     big = planted.path / "big"
     with big.open("wb") as file:
         file.truncate(100 << 20)
@@ -186,9 +185,7 @@ def test_a_large_file_does_not_stall_it(planted: Workspace) -> None:
     with big.open("r+b") as file:
         file.seek(50 << 20)
         file.write(b"!")
-    started = time.monotonic()
     text = run(planted, "diff")
-    assert time.monotonic() - started < 20, "a busy machine is slow, but not that slow"
     assert "Files a/big (104857600 bytes) and b/big (104857600 bytes) differ" in text
 
 

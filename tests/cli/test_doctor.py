@@ -18,9 +18,9 @@ from tests.cli.conftest import ScratchHome
 from tests.support.mounting import succeed
 
 
-def findings(place: ScratchHome, code: int = 0) -> dict[str, dict[str, Any]]:
+def findings(place: ScratchHome, code: int = 0, *words: str) -> dict[str, dict[str, Any]]:
     """By subject; mounts are of the whole machine, so they are left out."""
-    done = place.run("doctor", "--json")
+    done = place.run("doctor", "--json", *words)
     record = json.loads(done.stdout)
     found = {item["subject"]: item for item in record["findings"] if item["subject"] != "mount"}
     wrong = any(item["level"] == "wrong" for item in record["findings"])
@@ -51,6 +51,20 @@ def test_a_store_that_is_gone_is_named_with_what_to_do(place: ScratchHome) -> No
     found = findings(place)["workspace"]
     assert str(store.parent) in found["text"]
     assert found["advice"] == f"ckptfs forget {place / 'proj'}"
+
+
+def test_the_store_of_the_workspace_at_hand_is_checked(place: ScratchHome) -> None:
+    saved(place)
+    assert "store" not in findings(place)
+    assert findings(place, 0, "-w", "proj")["store"]["level"] == "ok"
+    (data,) = (place / "data").rglob("data.mdb")
+    with open(data, "r+b") as file:
+        file.seek(3 * 4096 + 2048)
+        file.write(b"?" * 2048)
+    found = findings(place, ProblemsFound.exit_code, "-w", "proj")["store"]
+    assert found["level"] == "wrong"
+    assert str(data.parent) in found["text"]
+    assert found["advice"].startswith("ckptfs check -w ")
 
 
 def test_a_clock_behind_the_store_is_wrong(place: ScratchHome) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ckptfs.cli.checkpoints import _lines
+from ckptfs.cli.diff import _version_line
 from ckptfs.cli.output import JsonObject, cut_middle
 
 CHECKPOINT: JsonObject = {
@@ -48,3 +49,24 @@ def test_how_a_run_ended_is_never_cut_away() -> None:
     (line,) = _lines([{**CHECKPOINT, "message": message, "runs": [run]}], 80)
     assert len(line) == 80
     assert "after:" in line and line.endswith(" (exit code 1, 7 ms)")
+
+
+def test_a_command_of_ours_is_not_named_as_who_did_it() -> None:
+    (line,) = _lines([CHECKPOINT | {"cause": {"command": "ckptfs restore 3"}, "message": "m"}])
+    assert line.endswith("m")
+    (line,) = _lines([CHECKPOINT | {"cause": {"command": "-bash"}, "message": "m"}])
+    assert line.endswith("m  by bash")
+
+
+def test_a_version_names_path_and_program_whole_and_cuts_the_message() -> None:
+    version = {
+        "path": "src/app.py",
+        "kinds": [],
+        "status": "M",
+        "writer": {"command": "/usr/bin/python3 -m black " + "x" * 100},
+        "saved": CHECKPOINT,
+    }
+    line = _version_line(version, 80)
+    assert len(line) == 80
+    assert "src/app.py  by black  before" in line
+    assert line.endswith("end")

@@ -99,3 +99,14 @@ def test_a_negative_number_is_no_option() -> None:
 def test_an_unknown_option_among_words_is_named() -> None:
     with pytest.raises(UsageError, match="--nope"):
         make_parser().parse_args("restore 5 --nope q".split())
+
+
+def test_a_mistyped_option_is_answered_with_the_nearest_and_the_help_of_its_verb() -> None:
+    with pytest.raises(UsageError, match="`ckptfs save` has no option --tga") as caught:
+        make_parser().parse_args(["save", "--tga", "x"])
+    assert caught.value.hint == "Did you mean --tag? `ckptfs save --help` lists them."
+
+
+def test_a_mistyped_option_is_told_before_what_else_is_missing() -> None:
+    with pytest.raises(UsageError, match="no option --forse"):
+        make_parser().parse_args(["restore", "--forse"])

@@ -114,6 +114,12 @@ def _arm(last: int) -> None:
     upkeep.COMMIT_BYTES = ingest.COMMIT_BYTES = 1
 
 
+@pytest.fixture(params=[5, pytest.param(1, marks=pytest.mark.deep)])
+def stride(request: pytest.FixtureRequest) -> int:
+    """Of what has dozens of steps: before one in how many it is killed."""
+    return int(request.param)
+
+
 def _each_step(
     made: Path,
     work: Callable[[Service], object],
@@ -156,8 +162,11 @@ def _removable(fs: Filesystem) -> list[Any]:
     return [epoch for epoch in fs.store.epochs if parents.count(epoch) < 2]
 
 
-def test_a_deletion_killed_at_any_step_can_be_gone_on_with(made: Path) -> None:
-    for fs, before in _each_step(made, lambda service: service.delete_named(["1", "3"])):
+def test_a_deletion_killed_at_any_step_can_be_gone_on_with(made: Path, stride: int) -> None:
+    def delete(service: Service) -> None:
+        service.delete_named(["1", "3"])
+
+    for fs, before in _each_step(made, delete, stride=stride):
         now = see(fs)
         assert now == {number: before[number] for number in now}
         assert before.keys() - now.keys() in (set(), {1, 3})
@@ -173,20 +182,22 @@ def _assert_no_more_room_than_needed(fs: Filesystem) -> None:
     assert slots and fs.store.heap.size_bytes() == len(slots) * BLOCK_SIZE
 
 
-def test_a_prune_killed_at_any_step_leaves_whole_checkpoints(made: Path) -> None:
+def test_a_prune_killed_at_any_step_leaves_whole_checkpoints(made: Path, stride: int) -> None:
     def prune(service: Service) -> None:
         (service.fs.store.path / settings.FILE).write_text(_KEEP_TWO)
         service.prune()
 
-    for fs, before in _each_step(made, prune):
+    for fs, before in _each_step(made, prune, stride=stride):
         now = see(fs)
         assert now == {number: before[number] for number in now} and -1 in now
         _finish(fs)
         assert see(fs) == now
 
 
-def test_a_compaction_killed_at_any_step_changes_nothing_that_is_seen(made: Path) -> None:
-    for fs, before in _each_step(made, lambda service: service.compact()):
+def test_a_compaction_killed_at_any_step_changes_nothing_that_is_seen(
+    made: Path, stride: int
+) -> None:
+    for fs, before in _each_step(made, lambda service: service.compact(), stride=stride):
         assert see(fs) == before
         Service(fs).compact()
         assert see(fs) == before
@@ -208,14 +219,14 @@ def shifted() -> Iterator[Path]:
 
 
 def test_packing_versions_of_a_large_file_killed_at_any_step_changes_nothing_that_is_seen(
-    shifted: Path,
+    shifted: Path, stride: int
 ) -> None:
     def pack(service: Service) -> None:
         compression.compress(service.fs)
         compression.repack(service.fs)
 
     ended = set()
-    for fs, before in _each_step(shifted, pack, stride=4):
+    for fs, before in _each_step(shifted, pack, stride=stride):
         kept = [len(fs.store.blocks.differs_from(key)) for key in fs.store.blocks.keys()]
         ended.add(kept.count(2))
         assert see(fs) == before
@@ -224,7 +235,9 @@ def test_packing_versions_of_a_large_file_killed_at_any_step_changes_nothing_tha
     assert len(ended) > 2, "it was not killed in the middle"
 
 
-def test_a_compaction_beside_a_writer_killed_at_any_step_keeps_what_was_synced(made: Path) -> None:
+def test_a_compaction_beside_a_writer_killed_at_any_step_keeps_what_was_synced(
+    made: Path, stride: int
+) -> None:
     """What the writer had synced is there, whichever file is the data file now."""
     synced = made / "synced"
 
@@ -237,7 +250,7 @@ def test_a_compaction_beside_a_writer_killed_at_any_step_keeps_what_was_synced(m
             time.sleep(pause)
 
     exchanged = set()
-    for fs, before in _each_step(made, work, lambda: synced.write_text("-1")):
+    for fs, before in _each_step(made, work, lambda: synced.write_text("-1"), stride):
         now, last = see(fs), int(synced.read_text())
         assert {**now, -1: None} == {**before, -1: None}
         assert last < 0 or int(get(fs, b"beside")) >= last
@@ -246,8 +259,8 @@ def test_a_compaction_beside_a_writer_killed_at_any_step_keeps_what_was_synced(m
     assert len(exchanged) > 1
 
 
-def test_a_purge_killed_at_any_step_can_be_done_again(made: Path) -> None:
-    for fs, before in _each_step(made, lambda service: service.purge([b"secret"])):
+def test_a_purge_killed_at_any_step_can_be_done_again(made: Path, stride: int) -> None:
+    for fs, before in _each_step(made, lambda service: service.purge([b"secret"]), stride=stride):
         assert see(fs).keys() == before.keys()
         if Service(fs).owes_purge():
             interrupts.finish(Service(fs).finishing_purge())

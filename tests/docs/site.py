@@ -37,7 +37,27 @@ _GROUPS: dict[str, dict[str, str]] = {
         "docs/API-REFERENCE.md": "Python reference",
         "docs/OPERATIONS.md": "Operations",
     },
-    "Agents": {"docs/AGENTS.md": "Overview"},
+    "Agents": {
+        "docs/AGENTS.md": "Overview",
+        "docs/agents/claude-code.md": "Claude Code",
+        "docs/agents/codex.md": "Codex",
+        "docs/agents/gemini.md": "Gemini, Antigravity, Qwen",
+        "docs/agents/opencode.md": "opencode",
+        "docs/agents/cursor.md": "Cursor",
+        "docs/agents/copilot.md": "Copilot",
+        "docs/agents/aider.md": "Aider",
+        "docs/agents/openhands.md": "OpenHands",
+        "docs/agents/others.md": "Cline, goose, Droid, ...",
+        "docs/agents/any-command.md": "Any command",
+        "docs/agents/container.md": "In a container",
+        "docs/PARALLEL.md": "Several agents",
+        "docs/agents/hooks.md": "Hooks",
+        "docs/agents/mcp.md": "MCP",
+        "docs/agents/tasks.md": "Tasks",
+        "docs/agents/state.md": "State",
+        "docs/agents/collisions.md": "Collisions",
+        "docs/agents/teams.md": "Teams",
+    },
     "Trust": {
         "docs/GUARANTEES.md": "Guarantees",
         "docs/PROOFS.md": "Proofs",
@@ -57,7 +77,6 @@ _GROUPS: dict[str, dict[str, str]] = {
 }
 #: Where pages go that no group names, by the beginning of their path.
 _REST = {
-    "docs/PARALLEL": "Agents",
     "docs/agents/": "Agents",
     "docs/design/": "Design",
     "docs/": "Use",
@@ -85,9 +104,13 @@ code { font: 85%/1.45 ui-monospace, Menlo, Consolas, monospace; background: var(
 pre { background: var(--code); padding: .8rem 1rem; border-radius: 6px; overflow-x: auto; }
 pre code { padding: 0; background: none; }
 table { border-collapse: collapse; display: block; overflow-x: auto; }
-th, td { border: 1px solid var(--line); padding: .3rem .7rem; vertical-align: top; }
+th, td { border: 1px solid var(--line); padding: .3rem .7rem; vertical-align: top;
+  text-align: left; }
 img { max-width: 100%; }
-@media (max-width: 50rem) { body { display: block; } nav { height: auto; position: static; } }
+.pages { display: none; }
+@media (max-width: 50rem) { body { flex-direction: column-reverse; } .pages { display: block; }
+  main { max-width: 100%; padding: 1rem 1rem 2rem; }
+  nav { height: auto; flex: none; position: static; border: 0; } }
 """
 
 
@@ -131,7 +154,9 @@ def _document(page: Path) -> str:
         '<meta name="viewport" content="width=device-width">\n'
         f"<title>{html.escape(_title(page))}</title>\n"
         f'<link rel="stylesheet" href="{up}/style.css">\n'
-        f"<nav>{_bar(page)}</nav>\n<main>\n{_body(page, text)}</main>\n</html>\n"
+        f'<nav id="all-pages">{_bar(page)}</nav>\n<main>\n'
+        '<a class="pages" href="#all-pages">All pages</a>\n'
+        f"{_body(page, text)}</main>\n</html>\n"
     )
 
 

@@ -109,10 +109,8 @@ _EVERYWHERE = _tests("""
 #: What may differ for a user who mounts through fusermount3 and may not do everything below, and
 #: whose sandboxes have a user namespace of their own.
 _OF_ORDINARY_USERS = _tests("""
-    mounted/test_directories.py mounted/test_links.py mounted/test_special_files.py
-    mounted/test_unlink_open.py mounted/test_append.py mounted/test_locks.py mounted/test_modes.py
-    mounted/test_readdir.py mounted/test_mount_flags.py
-    mounted/test_content.py::test_random_writes_survive_a_remount
+    mounted/test_links.py mounted/test_special_files.py mounted/test_modes.py
+    mounted/test_mount_flags.py
     mounted/test_history.py::test_a_restore_of_an_unmounted_workspace_stands_in_the_directory
     mounted/test_remount.py::test_everything_stat_says_is_the_same_after_a_remount
     mounted/test_remount.py::test_the_attributes_of_the_root_are_kept
@@ -156,6 +154,8 @@ _OF_SANDBOXES = _tests("""
 _SANDBOX = "bwrap --ro-bind / / --dev /dev --proc /proc --unshare-pid"
 
 _WIDE = _tests("""
+    mounted/test_directories.py mounted/test_unlink_open.py mounted/test_append.py
+    mounted/test_locks.py mounted/test_readdir.py
     mounted/test_history.py mounted/test_history_delete.py mounted/test_remount.py
     mounted/test_in_place.py mounted/test_content.py mounted/test_rename.py
     mounted/test_pending_creates.py
@@ -173,32 +173,33 @@ _NOT_IN_SANDBOXES = _tests("""
 #: By design a lazy unmount lasts as long as somebody has the mount.
 _NOT_WHERE_HELD = _tests("crash/test_end.py::test_a_lazy_unmount_lets_everyone_finish")
 
+#: Forks take the compiled server; elsewhere the portable one is left to what the deep suite adds.
+_COMPILED = ("-knot portable",)
+
 ORDINARY_USER = Environment(
     "ordinary user",
     _as_ordinary_user,
     _of_ordinary_user,
-    (*_EVERYWHERE, *_OF_ORDINARY_USERS),
+    (*_EVERYWHERE, *_OF_ORDINARY_USERS, *_COMPILED),
     _WIDE,
     kept=("PATH", "LANG"),
 )
 HELD_ELSEWHERE = Environment(
     "another mount namespace holds the mount",
     variables=lambda stage: {"CKPTFS_TEST_HOLD": "1"},
-    chosen=(*_EVERYWHERE, *_OF_HELD_MOUNTS),
+    chosen=(*_EVERYWHERE, *_OF_HELD_MOUNTS, *_COMPILED),
     wide=(*_WIDE, *_without(_NOT_WHERE_HELD)),
 )
 SANDBOX = Environment(
     "verbs in a sandbox",
     variables=lambda stage: {"CKPTFS_TEST_VERBS": _SANDBOX},
-    chosen=_OF_SANDBOXES,
+    chosen=(*_OF_SANDBOXES, *_COMPILED),
     wide=(
         *_tests("mounted/test_history_delete.py mounted/test_steps.py crash/test_kill.py"),
         *_without(_NOT_IN_SANDBOXES),
     ),
     program="bwrap",
 )
-#: Forks take the compiled server.
-_COMPILED = ("-knot portable",)
 IN_A_FORK = Environment(
     "in a fork",
     variables=lambda stage: {"CKPTFS_TEST_FORK": "1"},

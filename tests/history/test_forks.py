@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from ckptfs import history
-from ckptfs.errors import CheckpointUnknown, ForkInvalid, ForkTaken, ForkUnknown, TagInvalid
+from ckptfs.errors import (
+    CheckpointUnknown,
+    ForkInvalid,
+    ForkTaken,
+    ForkUnknown,
+    TagInvalid,
+    UsageError,
+)
 from ckptfs.fs import Filesystem
 from ckptfs.history import excluded, expiry, forks, packing, removal, tasks
 from ckptfs.history.references import resolve, resolve_checkpoint, set_tag
@@ -139,8 +146,40 @@ def test_a_fork_may_be_made_without_what_matches(work: Edits) -> None:
     assert work.at("build/deep/out.o").size == 6
 
 
+def test_what_a_fork_was_made_without_is_merged_in_neither_direction(work: Edits) -> None:
+    work.mkdir("node")
+    work.put("node/a", b"1")
+    made = forks.create(work.fs, "lean", without=["node/"])
+    lean = opened(work.fs, made.number)
+    lean.put("new", b"2")
+    # The patterns outlive the epoch that they were noted with.
+    first = history.seal(lean.fs, "manual", "", work.fs.clock())
+    lean.put("newer", b"2")
+    history.seal(lean.fs, "manual", "", work.fs.clock())
+    removal.delete(lean.fs, [first])
+    removal.reap(lean.fs)
+    assert_clean(work.fs)
+    found = forks.find(work.store, "lean")
+    assert forks.changes_since_base(lean.fs, found)[:3] == (2, 0, 0)
+    perform(Service(work.fs), "merge", {"source": "lean"})
+    assert files(work) == {"f": b"old", "g": b"unsaved", "new": b"2", "newer": b"2"}
+    assert work.at("node/a").size == 1
+    work.put("node/a", b"33")
+    work.put("node/b", b"3")
+    work.put("f", b"changed")
+    perform(Service(lean.fs), "merge", {"source": "main"})
+    assert files(lean)["f"] == b"changed"
+    assert lean.fs.seek(lean.fs.head, lean.at("").ino, b"node") is None
+    # What it left when it was deleted knows it, too.
+    lean.put("last", b"4")
+    last = forks.delete(work.fs, "lean")
+    perform(Service(work.fs), "merge", {"source": str(last.id)})
+    assert files(work)["last"] == b"4"
+    assert work.at("node/b").size == 1
+
+
 def test_patterns_that_make_no_sense_make_no_fork(work: Edits) -> None:
-    with pytest.raises(ForkInvalid):
+    with pytest.raises(UsageError, match="Cannot leave out of a fork what matches"):
         forks.create(work.fs, "lean", without=["# a comment"])
     assert forks.forks(work.store) == []
 

@@ -7,6 +7,7 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -495,31 +496,49 @@ def _edited(rng: random.Random, lines: list[bytes]) -> list[bytes]:
     return lines
 
 
-@pytest.mark.parametrize("seed", range(40))
+def deep(seed: int) -> Any:
+    return pytest.param(seed, marks=pytest.mark.deep)
+
+
+@pytest.mark.parametrize("seed", [*range(40), *(deep(seed) for seed in range(40, 1_500))])
 def test_random_lines_are_merged(lines: Lines, seed: int) -> None:
     rng = random.Random(seed)
     work = lines.edits
     edit_at_random(work, rng, 25, b"base")
     lines.part()
     base = lines.tree()
-    edit_at_random(work, rng, rng.randint(0, 8), b"theirs")
+    for number in range(rng.randint(0, 10)):
+        edit_at_random(work, rng, 1, b"theirs %d" % number)
     lines.come_back()
     theirs = lines.tree(work.fs.view_of(lines.theirs.epoch))
-    edit_at_random(work, rng, 0 if seed % 4 == 0 else rng.randint(0, 8), b"ours")
+    for number in range(0 if seed % 4 == 0 else rng.randint(0, 10)):
+        edit_at_random(work, rng, 1, b"ours %d" % number)
     ours = lines.tree()
     conflicts = lines.plan().unresolved
     assert lines.tree() == ours
-    lines.merge(rng.choice([OURS, THEIRS, MARKERS]))
+    resolution = rng.choice([OURS, THEIRS, MARKERS])
+    lines.merge(resolution)
     if ours == base:
         assert not conflicts and lines.tree() == theirs
     if theirs == base:
         assert lines.tree() == ours
+    kept = texts(lines.tree())
+    if not conflicts or resolution != OURS:
+        assert texts(theirs) - texts(base) <= kept
+    if not conflicts or resolution != THEIRS:
+        assert texts(ours) - texts(base) <= kept
     again = lines.plan()
     assert not again and not again.conflicts
     entry = undoable(work.fs)
     assert entry is not None
     take_back(work.fs, entry, "undo", changed=Changed(set(), set()))
     assert lines.tree() == ours
+
+
+def texts(tree: Tree) -> set[bytes]:
+    """The lines of all files."""
+    files = [each[2] for each in tree.values() if each[0] == "file"]
+    return {line for data in files if isinstance(data, bytes) for line in data.splitlines()}
 
 
 def test_what_they_moved_into_a_directory_that_was_a_link_is_no_conflict(lines: Lines) -> None:
@@ -543,6 +562,203 @@ def test_a_directory_of_theirs_that_is_a_file_here_is_one_conflict(lines: Lines)
     lines.come_back()
     lines.edits.put(b"it", b"ours")
     assert [found.path for found in lines.plan().conflicts] == [b"it"]
+
+
+# -- names that cross ------------------------------------------------------------------------------
+
+
+def test_what_we_put_into_their_way_goes_back_to_where_they_have_it(lines: Lines) -> None:
+    for name in (b"one", b"two"):
+        lines.edits.put(name, b"base")
+    lines.part()
+    lines.edits.put(b"taken", b"theirs")
+    lines.edits.put(b"dir", b"theirs")
+    lines.edits.put(b"one", b"theirs, one")
+    lines.come_back()
+    lines.edits.move(b"one", b"taken")
+    lines.edits.mkdir(b"dir")
+    lines.edits.move(b"two", b"dir/two")
+    assert lines.kinds() == {(b"taken", "added"), (b"dir", "added")}
+    plan = lines.merge(THEIRS)
+    assert {path: each[2] for path, each in lines.tree().items()} == {
+        b"dir": b"theirs",
+        b"one": b"theirs, one",
+        b"taken": b"theirs",
+        b"two": b"base",
+    }
+    assert plan.paths() == ([b"one", b"two"], [b"dir", b"taken"], [b"dir/two"])
+
+
+def test_both_sides_of_a_name_that_we_moved_something_to_are_kept(lines: Lines) -> None:
+    lines.edits.put(b"one", numbered())
+    lines.part()
+    lines.edits.put(b"one", numbered((1, b"theirs\n")))
+    lines.edits.put(b"two", b"new\n")
+    lines.come_back()
+    lines.edits.move(b"one", b"two")
+    lines.edits.put(b"two", numbered((8, b"ours\n")))
+    lines.merge(MARKERS)
+    assert lines.text(b"two") == numbered((1, b"theirs\n"), (8, b"ours\n"))
+    assert lines.text(b"two~%d" % lines.theirs.id) == b"new\n"
+
+
+@pytest.mark.parametrize("resolution", [OURS, THEIRS, MARKERS])
+def test_a_directory_that_they_replaced_by_another_holds_something_of_ours(
+    lines: Lines, resolution: str
+) -> None:
+    for path in (b"old", b"new"):
+        lines.edits.mkdir(path)
+        lines.edits.put(path + b"/file", path)
+    lines.part()
+    lines.edits.remove(b"old")
+    lines.edits.move(b"new", b"old")
+    lines.come_back()
+    lines.edits.put(b"old/ours", b"ours")
+    assert lines.kinds() == {(b"old", "added")}
+    lines.merge(resolution)
+    files = {path for path, each in lines.tree().items() if each[0] == "file"}
+    beside = b"old~%d/file" % lines.theirs.id
+    assert (
+        files
+        == {
+            OURS: {b"old/ours", b"new/file"},
+            THEIRS: {b"old/file"},
+            MARKERS: {b"old/ours", beside},
+        }[resolution]
+    )
+
+
+def test_what_they_moved_into_what_comes_back_comes_once(lines: Lines) -> None:
+    lines.edits.mkdir(b"dir")
+    lines.edits.put(b"moved", b"base")
+    lines.part()
+    lines.edits.move(b"dir", b"there")
+    lines.edits.move(b"moved", b"there/moved")
+    lines.come_back()
+    lines.edits.remove(b"dir")
+    lines.edits.put(b"moved", b"ours")
+    lines.merge(THEIRS)
+    assert set(lines.tree()) == {b"there", b"there/moved"}
+    assert lines.text(b"there/moved") == b"ours"
+
+
+def test_what_a_merge_did_is_told_by_the_paths_that_it_has_now(lines: Lines) -> None:
+    for path in (b"a", b"b"):
+        lines.edits.mkdir(path)
+        lines.edits.put(path + b"/file", b"base")
+    lines.edits.mkdir(b"stays")
+    lines.edits.put(b"stays/gone", b"base")
+    lines.part()
+    lines.edits.move(b"a", b"theirs")
+    lines.edits.put(b"theirs/file", b"theirs")
+    lines.edits.put(b"b/new", b"theirs")
+    lines.edits.remove(b"stays")
+    lines.come_back()
+    lines.edits.move(b"b", b"ours")
+    lines.edits.put(b"stays/ours", b"ours")
+    lines.edits.put(b"ours/new", b"ours")
+    assert lines.kinds() == {(b"ours/new", "added")}
+    lines.edits.remove(b"ours/new")
+    plan = lines.merge()
+    modified = [b"theirs/file"]
+    assert plan.paths() == ([b"ours/new", b"theirs"], modified, [b"a", b"stays/gone"])
+
+
+def test_a_merge_by_paths_goes_by_what_they_are_called_here(lines: Lines) -> None:
+    lines.edits.mkdir(b"dir")
+    lines.edits.put(b"dir/file", b"base")
+    lines.part()
+    lines.edits.put(b"dir/file", b"theirs")
+    lines.edits.put(b"dir/new", b"theirs")
+    lines.edits.put(b"other", b"theirs")
+    lines.come_back()
+    lines.edits.move(b"dir", b"moved")
+    assert lines.plan(paths=(b"moved/file",)).paths() == ([], [b"moved/file"], [])
+    assert lines.plan(paths=(b"moved",)).paths() == ([b"moved/new"], [b"moved/file"], [])
+
+
+# -- files with several names ----------------------------------------------------------------------
+
+
+def names_of(lines: Lines) -> set[frozenset[bytes]]:
+    """The names of each file."""
+    found: dict[int, set[bytes]] = {}
+    for path, each in lines.tree().items():
+        if each[0] == "file":
+            found.setdefault(lines.edits.at(path).ino, set()).add(path)
+    return {frozenset(names) for names in found.values()}
+
+
+def test_two_files_of_theirs_do_not_become_one_of_ours(lines: Lines) -> None:
+    lines.edits.put(b"base", b"base\n")
+    lines.part()
+    for name in (b"one", b"two", b"link"):
+        lines.edits.put(name, b"theirs " + name + b"\n")
+    lines.come_back()
+    lines.edits.put(b"one", b"ours\n")
+    lines.edits.link(b"one", b"two")
+    lines.edits.link(b"base", b"link")
+    lines.merge(MARKERS)
+    for name in (b"one", b"two"):
+        assert b"ours\n" in lines.text(name) and b"theirs " + name in lines.text(name)
+    assert lines.text(b"base") == b"base\n"
+    assert b"base\n" in lines.text(b"link") and b"theirs link" in lines.text(b"link")
+
+
+def test_names_that_they_gave_other_files_leave_the_file_with_those_that_they_kept(
+    lines: Lines,
+) -> None:
+    lines.edits.put(b"a", b"base")
+    for name in (b"b", b"c", b"d"):
+        lines.edits.link(b"a", name)
+    lines.part()
+    for name in (b"a", b"d"):
+        lines.edits.remove(name)
+        lines.edits.put(name, b"base" if name == b"d" else b"alone")
+    lines.edits.put(b"b", b"both")
+    lines.edits.link(b"b", b"e")
+    lines.come_back()
+    plan = lines.merge()
+    assert {path: each[2] for path, each in lines.tree().items()} == {
+        b"a": b"alone",
+        b"b": b"both",
+        b"c": b"both",
+        b"d": b"base",
+        b"e": b"both",
+    }
+    assert names_of(lines) == {frozenset({b"a"}), frozenset({b"b", b"c", b"e"}), frozenset({b"d"})}
+    assert not plan.conflicts
+
+
+def test_a_name_that_they_added_is_one_of_our_file_only_if_it_is_theirs(lines: Lines) -> None:
+    lines.edits.put(b"a", b"base")
+    lines.edits.put(b"x", b"base")
+    lines.edits.link(b"x", b"y")
+    lines.part()
+    lines.edits.link(b"a", b"further")
+    lines.edits.remove(b"x")
+    lines.edits.put(b"x", b"theirs")
+    lines.edits.link(b"y", b"z")
+    lines.come_back()
+    lines.edits.put(b"a", b"ours")
+    lines.edits.remove(b"y")
+    lines.merge()
+    assert lines.text(b"further") == b"ours"
+    assert (lines.text(b"x"), lines.text(b"z")) == (b"theirs", b"base")
+    assert names_of(lines) == {frozenset({b"a", b"further"}), frozenset({b"x"}), frozenset({b"z"})}
+
+
+def test_a_further_name_that_both_made_is_no_conflict(lines: Lines) -> None:
+    lines.edits.put(b"a", numbered())
+    lines.part()
+    for changed in ((1, b"theirs\n"), (8, b"ours\n")):
+        lines.edits.link(b"a", b"b")
+        lines.edits.put(b"a", numbered(changed))
+        if changed[0] == 1:
+            lines.come_back()
+    lines.merge()
+    assert lines.text(b"b") == numbered((1, b"theirs\n"), (8, b"ours\n"))
+    assert names_of(lines) == {frozenset({b"a", b"b"})}
 
 
 # -- rights ----------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from ckptfs.history.steps import (
     Caller,
     Callers,
     Step,
-    ancestors,
     main_thread,
     read_argv,
     read_process,
@@ -176,13 +175,6 @@ def test_threads_belong_to_their_process(start: Start) -> None:
     assert step_of(thread) == step_of(pid)
     process = read_process(thread)
     assert process and main_thread(process).pid == pid
-
-
-def test_ancestors_come_nearest_first(start: Start) -> None:
-    pid = start("sleep", "60").pid
-    found = [process.pid for process in ancestors(pid)]
-    assert found[:2] == [pid, os.getpid()]
-    assert [process.pid for process in ancestors(pid, limit=1)] == [pid]
 
 
 # -- shells ----------------------------------------------------------------------------------------

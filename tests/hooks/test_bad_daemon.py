@@ -26,7 +26,7 @@ def daemon(base: Path, conduct: Conduct) -> Iterator[dict[str, str]]:
     """Something that says it is the daemon of ``base/work``; yields the environment."""
     env = {"XDG_DATA_HOME": str(base / "data")}
     workspace = Workspace(base / "work", base / "store")
-    for path in workspace:
+    for path in (workspace.path, workspace.store):
         path.mkdir()
     config.register(workspace, env)
     note = runtime.Daemon(os.getpid(), runtime.own_start_ticks(), "serving", "", 0, "0", {})

@@ -110,6 +110,12 @@ def test_the_hook_goes_into_the_users_own_settings_if_asked(home: Home) -> None:
     assert (home.project.parent / ".claude" / "settings.json").exists()
 
 
+def test_with_yes_it_is_one_line(home: Home) -> None:
+    done = home.hook("install", "claude", "--yes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
 def test_without_a_terminal_it_wants_yes(home: Home) -> None:
     done = home.hook("install", "claude")
     assert done.returncode == 47 and "--yes" in done.stderr

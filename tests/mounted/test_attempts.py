@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.mounting import Workspace, succeed, workspace
 from tests.support.staging import USER, said
+from tests.support.terminal import on_terminal
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.needs_mount, pytest.mark.compiled_only]
@@ -78,9 +79,23 @@ def test_what_ended_well_is_taken_and_can_be_undone(work: Workspace) -> None:
     assert "merged: 1 added, 1 modified" in done.stderr
     assert (work.path / "new").read_text() == "new\n"
     assert (work.path / "ignored/unsaved").read_text() == "changed\n"
+    # The workspace is what the command left, so how it ended is noted here, too.
+    assert "merge of checkpoint" in succeed(run(work, "show", "@ok:sh")).stdout
     succeed(run(work, "undo", "--force"))
     assert not (work.path / "new").exists()
     assert (work.path / "ignored/unsaved").read_text() == "unsaved"
+
+
+def test_a_tree_never_stands_in_the_workspace_itself(work: Workspace) -> None:
+    """The daemon cannot go through its own mount, and a directory for temporary files may be in
+    the workspace: so trees stand in the store's directory."""
+    work.umount()
+    (work.path / "tmp").mkdir()
+    work.env["TMPDIR"] = str(work.path / "tmp")
+    work.mount()
+    del work.env["TMPDIR"]
+    mounts = succeed(run(work, "try", "--", "cat", "/proc/mounts")).stdout.splitlines()
+    assert f"{work.store}//fork/1 {work.store}/forks/scratch-1" in "\n".join(mounts)
 
 
 def test_what_failed_leaves_the_workspace_alone_and_is_kept(work: Workspace) -> None:
@@ -141,6 +156,19 @@ def test_the_first_bad_checkpoint_is_found_and_remembered(work: Workspace, jobs:
     assert (work.path / "number").read_text() == "7\n"
 
 
+def test_a_run_that_was_killed_is_no_result(work: Workspace) -> None:
+    (work.path / "file").write_text("good")
+    good = save(work)
+    (work.path / "file").write_text("bad")
+    bad = save(work)
+    killed = work.path.parent / "killed"
+    script = f"test -e {killed} || {{ touch {killed}; kill -9 $$; }}; grep -q good file"
+    words = ("--", "sh", "-c", script)
+    assert run(work, "exec", bad, *words).returncode == 137
+    found = json.loads(succeed(run(work, "bisect", "run", "--from", good, "--json", *words)).stdout)
+    assert (found["checkpoints"], found["run_count"]) == ([int(bad)], 2)
+
+
 def test_what_passes_everywhere_cannot_be_searched(work: Workspace) -> None:
     for text in "ab":
         (work.path / "file").write_text(text)
@@ -175,7 +203,7 @@ def test_a_tree_ends_with_a_client_that_was_killed(work: Workspace) -> None:
     wait_until(lambda: fork_mounts(work) == [], "the tree has ended")
     os.kill(command, signal.SIGKILL)
     process.communicate(timeout=60)
-    assert not place.exists()
+    wait_until(lambda: not place.exists(), "its place is gone")
     succeed(run(work, "check"))
 
 
@@ -191,9 +219,23 @@ def test_a_signal_ends_commands_and_trees(
     process = start(work, *verb, "-w", str(work.path), "--", "sh", "-c", script)
     wait_until(running.exists, "a command runs")
     process.send_signal(number)
-    process.communicate(timeout=60)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert fork_mounts(work) == []
+    # One whose fork was still being made ends when the daemon notices that its client is gone.
+    wait_until(lambda: fork_mounts(work) == [], "all trees have ended")
+    if verb[0] == "race":  # what they did until then may have taken hours
+        assert "and the workspace is as it was. Checkpoints " in said
+
+
+def test_an_interrupt_at_the_question_leaves_the_workspace_alone(work: Workspace) -> None:
+    words = ("try", "-w", work.path, "--", "sh", "-c", "echo x > made")
+    with on_terminal(*words, env=work.env) as (process, user):
+        user.see("leave it [n]? ")
+        process.send_signal(signal.SIGINT)
+        user.see("the workspace is as it was. What it did: 1 added")
+        user.see("for a day: `ckptfs merge ")
+        assert process.wait(timeout=60) == 130
+    assert os.listdir(work.path) == []
 
 
 def test_a_process_that_is_left_behind_loses_the_fork_only(work: Workspace) -> None:

@@ -21,6 +21,8 @@ from pathlib import Path
 
 import pytest
 
+from ckptfs import config
+from ckptfs.control.client import Client
 from ckptfs.errors import (
     DaemonGone,
     StoreGone,
@@ -100,6 +102,12 @@ def begin(place: Failing, **env: str) -> None:
     place.mount()
     place.state.write_text("new")
     fsync(place.state)
+
+
+def commit(place: Failing) -> None:
+    """Have nothing left that waits for a commit."""
+    with Client(config.Workspace(place.path, place.store)) as client:
+        client.call("sync")
 
 
 def sabotage(place: Failing, code: str) -> None:
@@ -295,7 +303,7 @@ def test_a_store_that_goes_away_leaves_a_current_directory(
 def test_a_quiet_mount_notices_that_its_store_went_away(place: Failing, by: str) -> None:
     """A change that is refused leaves nothing to commit, and a commit is where it is noticed."""
     begin(place)
-    time.sleep(0.5)  # all is committed
+    commit(place)
     shutil.rmtree(place.store)
     if by == "a change":
         with fails(errno.EIO):
@@ -314,7 +322,7 @@ def test_a_quiet_mount_notices_that_its_store_went_away(place: Failing, by: str)
 
 def test_a_mount_after_its_store_went_away(place: Failing) -> None:
     begin(place)
-    time.sleep(0.5)  # all is committed
+    commit(place)
     shutil.rmtree(place.store)
     assert "A new history begins" in place.mount().stderr
     assert place.state.read_text() == "new" and place.status()["state"] == "serving"

@@ -55,6 +55,22 @@ def listed(work: Workspace) -> dict[str, dict[str, Any]]:
     return {found["name"]: found for found in run(work, "forks")["forks"]}
 
 
+def git(path: Path, *words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    done = subprocess.run(
+        ["git", *identity, *words], cwd=path, capture_output=True, text=True, check=False
+    )
+    return succeed(done).stdout.strip()
+
+
+def repository(path: Path) -> None:
+    git(path, "init", "-q", "-b", "trunk")
+    for name in ("committed", "changed"):
+        (path / name).write_text("one\n")
+    git(path, "add", ".")
+    git(path, "commit", "-qm", "one")
+
+
 def names(work: Workspace, at: Path | None = None) -> list[str]:
     found = run(work, "list", at=at)["checkpoints"]
     return [each["message"] for each in found]
@@ -463,20 +479,9 @@ def test_a_deleted_checkpoint_is_gone_from_every_fork(work: Workspace) -> None:
 
 @pytest.mark.needs_program("git")
 def test_a_fork_is_a_linked_worktree(work: Workspace) -> None:
-    def git(path: Path, *words: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        done = subprocess.run(
-            ["git", *identity, *words], cwd=path, capture_output=True, text=True, check=False
-        )
-        return succeed(done).stdout.strip()
-
     code, said = refused(work, "fork", "idea", "--git")
     assert code == 2 and "repository" in said
-    git(work.path, "init", "-q", "-b", "trunk")
-    for name in ("committed", "changed"):
-        (work.path / name).write_text("one\n")
-    git(work.path, "add", ".")
-    git(work.path, "commit", "-qm", "one")
+    repository(work.path)
     (work.path / "changed").write_text("two\n")
     (work.path / "untracked").write_text("x")
     idea = fork(work, "idea", "--git")
@@ -485,12 +490,48 @@ def test_a_fork_is_a_linked_worktree(work: Workspace) -> None:
     git(idea, "commit", "-qam", "in the fork")
     assert git(work.path, "log", "-1", "--format=%s", "idea") == "in the fork"
     assert git(work.path, "log", "-1", "--format=%s") == "one"
-    # The branch is there already: then there is no fork either.
-    git(work.path, "branch", "taken")
-    assert refused(work, "fork", "taken", "--git")[0] == 2
+    # The branch is there already: then there is no fork either, and no branch for it.
+    git(work.path, "branch", "taken-2")
+    assert refused(work, "fork", "taken", "--git", "-n", "2")[0] == 2
     assert list(listed(work)) == ["idea"]
-    run(work, "fork", "--delete", "idea")
-    assert len(git(work.path, "worktree", "list").splitlines()) == 1
+    assert git(work.path, "branch", "--list", "taken-1") == ""
+
+
+@pytest.mark.needs_program("git")
+def test_a_linked_worktree_is_merged_moved_deleted_and_brought_back(work: Workspace) -> None:
+    repository(work.path)
+    idea = fork(work, "idea", "--git")
+    (idea / "new").write_text("new")
+    run(work, "merge", "idea")
+    assert (work.path / "new").read_text() == "new"
+    assert (work.path / ".git").is_dir()
+    git(idea, "add", "new")
+    git(idea, "commit", "-qm", "in the fork")
+    (idea / "committed").write_text("more\n")
+    # A worktree of the user's own that is away for a while, on another disk say.
+    elsewhere = work.path.parent / "elsewhere"
+    git(work.path, "worktree", "add", "-q", str(elsewhere))
+    elsewhere.rename(work.path.parent / "away")
+    plan = Path(run(work, "fork", "--rename", "idea", "plan")["path"])
+    assert git(plan, "log", "-1", "--format=%s") == "in the fork"
+    assert str(plan) in git(work.path, "worktree", "list")
+    run(work, "fork", "--rename", "plan", "idea")
+    said = succeed(work.cli("fork", "--delete", "idea", "-w", work.path)).stdout
+    assert str(elsewhere) in git(work.path, "worktree", "list")
+    assert len(git(work.path, "worktree", "list").splitlines()) == 2
+    # As it says there: its branch, its last commit, and what was not committed.
+    command = said.strip().rpartition("ckptfs ")[2].split()
+    succeed(work.cli(*command, "-w", work.path))
+    back = work.path / ".forks/idea"
+    assert git(back, "log", "-1", "--format=%s") == "in the fork"
+    assert git(back, "status", "--porcelain").splitlines() == ["M committed"]
+
+
+def test_no_fork_is_deleted_if_one_of_those_named_is_none(work: Workspace) -> None:
+    fork(work, "one")
+    code, said = refused(work, "fork", "--delete", "one", "two")
+    assert code == 89 and "Nothing was changed" in said
+    assert list(listed(work)) == ["one"]
 
 
 def test_a_hook_takes_its_checkpoint_in_the_fork(work: Workspace) -> None:

@@ -75,6 +75,10 @@ def test_conflicts_change_nothing_and_have_an_exit_code(work: Workspace) -> None
     record = json.loads(merge(work, there, "--json").stdout)
     assert record["conflicts"] == [{"path": "text", "kind": "content", "resolution": None}]
     assert record["changed"] is False
+    shown = merge(work, there, "--dry-run")
+    assert (shown.returncode, shown.stderr) == (CONFLICT, "")
+    assert shown.stdout.splitlines()[1:3] == ["+ new", "! text  (both changed the same lines)"]
+    assert f"token {record['token']}" in shown.stdout
     assert (work.path / "text").read_text() == lines(l4="ours")
     assert not (work.path / "new").exists()
     assert len(os.listdir(work.path / ".checkpoints")) == count

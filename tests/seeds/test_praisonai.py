@@ -65,6 +65,20 @@ def test_what_cannot_be_is_a_result_and_no_exception(work: Workspace) -> None:
     )
 
 
+def test_a_form_feed_ends_no_line_of_a_diff(work: Workspace) -> None:
+    """As in sources of GNU; and a carriage return within a line ends none either."""
+    (work.path / "a").write_text("one\n")
+    service = praisonai.CheckpointService(str(work.path))
+
+    async def counted() -> list[tuple[str, int, int]]:
+        await service.initialize()
+        (work.path / "a").write_bytes(b"one\n\f-two\f-three\n\fdiff --git \r+x\nfour\n")
+        found = await service.diff((await service.list_checkpoints())[0].id)
+        return [(item.path, item.additions, item.deletions) for item in found.files]
+
+    assert asyncio.run(counted()) == [("a", 3, 0)]
+
+
 def test_what_praisonai_keeps_in_a_workspace_goes_back_with_no_restore(work: Workspace) -> None:
     (work.path / ".praisonai").mkdir()
     (work.path / ".praisonai/session").write_text("then")

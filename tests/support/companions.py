@@ -23,9 +23,6 @@ from tests.direct import new_filesystem
 from tests.support.mounting import detach, is_mounted, scratch
 from tests.support.waiting import wait_until
 
-#: The number of the tree that is mounted in the workspace.
-_INSIDE = 2
-
 
 class History:
     """mkdir and rmdir in `.checkpoints`."""
@@ -47,11 +44,10 @@ async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
     main, *others = filesystems
     connections = fuse.Connections()
     options = fuse.MountOptions(xattrs=True)
-    #: What stands in `.forks`: the third tree is mounted there, the second is linked from there.
-    points = {}
-    if len(filesystems) > _INSIDE:
-        points[b"inside"] = ForkPoint(_INSIDE)
-        points[b"beside"] = ForkPoint(1, os.fsencode(tree_path(base, 1)))
+    points = {
+        b"fork%d" % number: ForkPoint(number, os.fsencode(tree_path(base, number)))
+        for number, _ in enumerate(others, 1)
+    }
 
     async def add(number: int, fs: Filesystem) -> None:
         tree = fuse.Tree(fs, options, History(Service(fs)))
@@ -70,14 +66,13 @@ async def serve_all(base: Path, filesystems: list[Filesystem]) -> None:
             started=started,
             history=History(Service(main)),
             connections=connections,
-            forks=lambda: dict(points),
+            forks=lambda: points,
         )
         nursery.cancel_scope.cancel()
 
 
 def tree_path(base: Path, number: int) -> Path:
-    """Of three or more the third stands in the workspace itself."""
-    return base / ("tree0/.forks/inside" if number == _INSIDE else f"tree{number}")
+    return base / f"tree{number}"
 
 
 def serve(base: Path, count: int) -> None:
@@ -104,8 +99,7 @@ def trees(count: int, *, status: int = 0) -> Iterator[Trees]:
     with scratch() as base:
         paths = [tree_path(base, number) for number in range(count)]
         for path in paths:
-            if path.parent == base:
-                path.mkdir()
+            path.mkdir()
         command = [sys.executable, "-m", "tests.support.companions", str(base), str(count)]
         server = subprocess.Popen(command)
         try:

@@ -30,6 +30,7 @@ class Owner:
         self.generations: dict[int, int] = {}
         self.limbo: dict[int, None] = {}
         self.partial: dict[int, dict[int, None]] = {}
+        self.resized: set[int] = set()
         self.uncompared: dict[int, object] = {}
         self.unlinked = {1000}
 

@@ -29,7 +29,7 @@ def _run(run: VerbParser) -> None:
 
 def _command(parser: VerbParser) -> None:
     """A command stands behind `--`."""
-    parser.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("stray", nargs="*", default=[], help=argparse.SUPPRESS)
     parser.behind = "words"
 
 

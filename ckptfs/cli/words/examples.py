@@ -4,6 +4,8 @@ the few lines that `ckptfs` alone prints. Loaded for help and the manual only.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from ckptfs.cli.parser import VerbParser
 
 SHORT_HELP = """\
@@ -30,6 +32,36 @@ An ID may be:
   14:05, "10 minutes ago", yesterday, "2026-11-16 14:05"
                    what stood then
   @ok, @ok:pytest  the newest whose last run, or last run of that, passed"""
+
+#: The verbs by what they are for, as in the table of docs/CLI.md.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "begin and end": ("mount", "umount", "status", "workspaces", "forget", "service"),
+    "look": ("list", "show", "diff", "log", "compare", "watch"),
+    "keep": ("save", "tag", "pin", "unpin", "delete", "prune"),
+    "go back": ("restore", "rewind", "undo", "redo", "purge"),
+    "run commands safely": ("run", "try", "exec", "race", "bisect", "task"),
+    "parallel lines of work": ("fork", "forks", "merge"),
+    "agents": ("hook", "mcp", "team"),
+    "the store": ("config", "compact", "check", "export", "import", "backup"),
+    "the machine and the shell": ("doctor", "demo", "shell-init", "completion", "manual"),
+}
+
+
+def verb_lines(help_of: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Every verb with what it does, in its group."""
+    import textwrap
+
+    known = dict(help_of)
+    for title, verbs in GROUPS.items():
+        yield f"{title}:"
+        for verb in verbs:
+            yield from textwrap.wrap(
+                known[verb],
+                _WIDTH,
+                initial_indent=f"  {verb:<12}",
+                subsequent_indent=" " * 14,
+            )
+
 
 #: Verbs of which a word is an ID without being called so.
 _TAKES_IDS = frozenset({"diff", "merge", "compare", "list", "bisect"})

@@ -64,10 +64,10 @@ class TreeReader:
     def path(self, place: Place) -> bytes:
         """The path of a place, relative to the root."""
         directory, name = place
-        above = self._directory_path(directory)
+        above = self.directory_path(directory)
         return above + b"/" + name if above else name
 
-    def _directory_path(self, ino: Ino) -> bytes:
+    def directory_path(self, ino: Ino) -> bytes:
         below = []
         while ino not in self._paths:
             inode = self._inodes.get(ino) or inode_in(self._store, self.view, ino)
