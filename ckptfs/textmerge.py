@@ -8,6 +8,7 @@ library only.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -19,6 +20,16 @@ _MARK = 7
 
 #: Programs that merge texts, which the setting `merge.driver` knows by name.
 KNOWN_DRIVERS = ("git", "mergiraf")
+
+
+def driver_words(command: str) -> list[str]:
+    """The words of a command that merges texts; empty if it is. Raises ValueError."""
+    words = shlex.split(command)
+    known = not words or words in ([name] for name in KNOWN_DRIVERS)
+    if not known and not all(mark in command for mark in ("%O", "%A", "%B")):
+        names = ", ".join(KNOWN_DRIVERS)
+        raise ValueError(f"{names} or a command with %O, %A and %B is wanted")
+    return words
 
 
 class Labels(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import subprocess
 import tempfile
 from base64 import b64decode
@@ -17,11 +18,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ckptfs import textmerge
 from ckptfs.api.workspace import Command, command_of
 from ckptfs.config import Workspace
 from ckptfs.control import transfer
 from ckptfs.control.client import Session
-from ckptfs.errors import MergeDriverFailed, TreeMoved
+from ckptfs.errors import MergeDriverFailed, TreeMoved, UsageError
 from ckptfs.service.arguments import JsonObject
 from ckptfs.textdiff import TEXT_MAX
 
@@ -80,7 +82,7 @@ def _answer(
     if driver is None:
         wanted = command_of(workspace.store, SETTING)
     else:
-        wanted = Command(shlex.split(driver))
+        wanted = Command(_words(driver))
     if not wanted:
         return session.call("merge", asked)
     for attempt in range(_ATTEMPTS):
@@ -90,6 +92,14 @@ def _answer(
             if asked.get("token") or attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError("an attempt returns or raises")
+
+
+def _words(driver: str) -> list[str]:
+    try:
+        return textmerge.driver_words(driver)
+    except ValueError as error:
+        reason = str(error).rstrip(".")
+        raise UsageError(f"Cannot merge with {driver!r}: {reason}. Nothing was changed.") from error
 
 
 def _with_driver(
@@ -155,10 +165,20 @@ def run(words: Sequence[str], path: str, texts: Texts, workspace: Path) -> Text:
             "Y": "theirs",
         }
         status = _run([_filled(word, marks) for word in program.words], path, workspace)
-        try:
-            return Text(Path(files[1]).read_bytes(), clean=status == 0)
-        except OSError as error:
-            raise MergeDriverFailed(path, f"{program.words[0]} left no result") from error
+        data = _result(files[1])
+        if data is None:
+            raise MergeDriverFailed(path, f"{program.words[0]} left no file with the result")
+        return Text(data, clean=status == 0)
+
+
+def _result(file: str) -> bytes | None:
+    """What a program left in an ordinary file, None if there is none: it may have left anything."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with open(descriptor, "rb") as opened:
+        return opened.read() if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
 
 
 def _filled(word: str, marks: dict[str, str]) -> str:

@@ -151,12 +151,11 @@ def _text(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
 
 def _undecided(args: Namespace) -> list[str]:
     into = f" --into {shell(args.into)}" if args.into else ""
+    markers = output.safe(f"ckptfs merge {shell(args.source)}{into} --markers")
     return [
-        output.safe(
-            f"`ckptfs merge {shell(args.source)}{into} --markers` merges and marks them in"
-        ),
-        "the files, --ours keeps what is here, --theirs takes what is there; --resolve PATH=HOW",
-        "decides one of them.",
+        f"`{markers}` merges and marks them in the files,",
+        "--ours keeps what is here, --theirs takes what is there; --resolve PATH=HOW decides one",
+        "of them.",
     ]
 
 

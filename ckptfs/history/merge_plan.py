@@ -97,6 +97,8 @@ class Planner:
         self._compared: set[tuple[Ino, Ino]] = set()
         #: Names of ours, of files with several, that get a file of their own.
         self._split: set[Place] = set()
+        #: What they put where something was that both moved to one place.
+        self._replacing: list[tuple[bytes, Inode]] = []
         #: Directories that became something else, to be decided when it is known what goes.
         self._of_another_type: list[tuple[Change, Ours, Inode]] = []
 
@@ -121,6 +123,8 @@ class Planner:
         for change in interrupts.checked(wanted):
             if change.source is None and change.new is not None:
                 self._added(change.path, change.new)
+        for path, theirs in self._replacing:
+            self._added(path, theirs)
         self.plan.name_results(self._sides.our_tree)
         return self.plan
 
@@ -148,6 +152,9 @@ class Planner:
             conflict = Conflict(change.path, DELETED_HERE, None, theirs, change.old)
             if self._resolve(conflict) in (THEIRS, MARKERS):
                 self._bring_back(change.path, theirs)
+            return
+        if theirs.ino != ours.inode.ino and self._sides.both_moved(ours):
+            self._replacing.append((change.path, theirs))
             return
         if TYPE in change.kinds or TYPE in ours.kinds:
             if ours.inode.is_dir:
@@ -223,6 +230,8 @@ class Planner:
         to, name = self._directory(place[0]), place[1]
         if to is None or ours.inode is None:
             return
+        if ours.place in self._freed:
+            return  # it went back there, out of the way of that directory
         if (to, name) == (Directory(ours.place[0]), ours.place[1]):
             return
         if RENAMED in ours.kinds:
@@ -624,11 +633,14 @@ class Planner:
             conflict = Conflict(self._path_at(to, inode.name), ADDED, occupant, inode, None)
             resolution = self._resolve(conflict)
             if resolution == THEIRS:
+                self._make(inode, to, inode.name)
+                # First: what goes out of its way may go into it.
+                self._directories[inode.ino] = Directory(inode.ino, is_new=True)
                 self._clear((to.ino, inode.name), occupant)
-            elif resolution == MARKERS:
+                return Directory(inode.ino, is_new=True)
+            if resolution == MARKERS:
                 self._put_beside(to.ino, inode.name, inode)
                 return Directory(inode.ino, is_new=True)
-            else:
-                return None
+            return None
         self._make(inode, to, inode.name)
         return Directory(inode.ino, is_new=True)

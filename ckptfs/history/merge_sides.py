@@ -116,6 +116,13 @@ class Sides:
             return None
         return None if self.there(place) is None else self.counterpart(place)
 
+    def both_moved(self, ours: Ours) -> bool:
+        """Whether they have the file that we moved under the name that we gave it, too."""
+        if RENAMED not in ours.kinds or ours.inode is None or ours.inode.is_dir:
+            return False
+        to = self._across.of(ours.place[0])
+        return to is not None and self.their_tree.entry((to, ours.place[1])) == ours.inode.ino
+
     def path_here(self, change: Change) -> bytes | None:
         """Where something that they changed or made is here, or would be."""
         if change.source is not None:

@@ -21,7 +21,7 @@ from ckptfs.errors import SettingInvalid
 from ckptfs.fs.exclusion import spec_of
 from ckptfs.history.collisions import CHOICES, TELL
 from ckptfs.history.retention import MinFree, RetentionPolicy
-from ckptfs.textmerge import KNOWN_DRIVERS
+from ckptfs.textmerge import driver_words
 
 FILE = "config.toml"
 
@@ -101,9 +101,7 @@ def _command(text: str) -> int:
 
 def _driver(text: str) -> int:
     """A command that gets the three texts by their places, or the name of a known one."""
-    if text not in ("", *KNOWN_DRIVERS) and not all(mark in text for mark in ("%O", "%A", "%B")):
-        known = ", ".join(KNOWN_DRIVERS)
-        raise ValueError(f"{known} or a command with %O, %A and %B is wanted")
+    driver_words(text)
     return _command(text)
 
 

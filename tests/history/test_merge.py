@@ -642,6 +642,32 @@ def test_what_they_moved_into_what_comes_back_comes_once(lines: Lines) -> None:
     assert lines.text(b"there/moved") == b"ours"
 
 
+def test_what_both_moved_alike_is_one_file_whatever_came_to_its_old_name(lines: Lines) -> None:
+    lines.edits.put(b"old", numbered())
+    lines.part()
+    lines.edits.move(b"old", b"new")
+    lines.edits.put(b"new", numbered((1, b"theirs\n")))
+    lines.edits.put(b"old", b"another")
+    lines.come_back()
+    lines.edits.move(b"old", b"new")
+    lines.edits.put(b"new", numbered((8, b"ours\n")))
+    lines.merge()
+    assert lines.text(b"new") == numbered((1, b"theirs\n"), (8, b"ours\n"))
+    assert lines.text(b"old") == b"another"
+
+
+def test_what_goes_out_of_the_way_of_a_directory_may_go_into_it(lines: Lines) -> None:
+    lines.edits.put(b"file", b"base")
+    lines.part()
+    lines.edits.mkdir(b"dir")
+    lines.edits.move(b"file", b"dir/file")
+    lines.come_back()
+    lines.edits.move(b"file", b"dir")
+    lines.edits.put(b"dir", b"ours")
+    lines.merge(THEIRS)
+    assert lines.text(b"dir/file") == b"ours"
+
+
 def test_what_a_merge_did_is_told_by_the_paths_that_it_has_now(lines: Lines) -> None:
     for path in (b"a", b"b"):
         lines.edits.mkdir(path)

@@ -238,7 +238,9 @@ def test_what_a_program_cannot_merge_stays_a_conflict(work: Workspace, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "script", ["exit 128", "kill -9 $$", "rm $2", None], ids=["128", "killed", "no result", "none"]
+    "script",
+    ["exit 128", "kill -9 $$", "rm $2", "rm $2; mkfifo $2", "ln -sf $1 $2", None],
+    ids=["128", "killed", "no result", "pipe", "link", "none"],
 )
 def test_a_program_that_fails_merges_nothing(
     work: Workspace, tmp_path: Path, script: str | None
@@ -295,6 +297,9 @@ def test_git_merges_as_its_attributes_say(work: Workspace) -> None:
 def test_a_driver_says_where_the_texts_go(work: Workspace) -> None:
     done = work.cli("config", "merge.driver", "meld %A %B", "-w", work.path)
     assert "git, mergiraf or a command with %O, %A and %B is wanted" in done.stderr
+    for wrong in ("meld %A %B", "git merge-file", "meld 'no end %O %A %B"):
+        told = merge(work, save(work), "--driver", wrong)
+        assert (told.returncode, "Nothing was changed." in told.stderr) == (2, True)
     for known in ("git", "mergiraf", "", "x %O %A %B"):
         succeed(work.cli("config", "merge.driver", known, "-w", work.path))
 
