@@ -38,6 +38,8 @@ from ckptfs.store.format import inode_entity
 #: At most so many paths are touched for one restore: it costs the daemon some requests for each,
 #: and a program that watches more than this reads everything again anyway.
 PATHS_MAX = 1_000
+#: After a look at who watches, no other one comes for so many times as long as it took.
+_REST_TIMES = 20
 #: The clock is looked at after so many inodes that the kernel is asked for.
 _STRIDE = 64
 
@@ -80,7 +82,9 @@ class WatchNotifier:
             await self._woken.wait()
             self._woken = trio.Event()
             pending, self._pending = self._pending, []
+            begun = trio.current_time()
             watched = await _in_thread(watched_inodes, self._mountpoint)
+            look_s = trio.current_time() - begun
             steps = self._paths(pending, watched)
             paths = await self._slices.run(steps, in_turn=False) if watched else []
             if paths:
@@ -88,6 +92,8 @@ class WatchNotifier:
             await self._slices.run(_let_go(pending), in_turn=False)
             if not self._pending:
                 self._idle.set()
+            # A purge adds something with every slice, and a look goes through all of /proc.
+            await trio.sleep(_REST_TIMES * look_s)
 
     def _paths(self, pending: list[Changed], watched: set[Ino]) -> Steps[list[bytes]]:
         """What to touch, as paths below the mountpoint."""

@@ -198,6 +198,8 @@ def _bases(store: Store, inodes: Iterable[Ino]) -> Steps[set[bytes]]:
     """The blocks of doomed files, and the packs that they are in."""
     found: set[bytes] = set()
     for ino in inodes:
+        if interrupts.is_due():
+            yield from pause(store)
         for content in _contents(store, ino):
             for _, _, record in store.blockmap.versions(content):
                 if interrupts.is_due():
@@ -309,7 +311,7 @@ class _Remover:
             yield
         # A write-back may have noted meanwhile that both sides agree.
         self._store.metadata.put_agreed(None)
-        self._store.pending.flush()
+        self._store.pending.flush_tables()
         if self._tree_of != self._state_of_tree():
             self._tree, self._tree_of = _Tree(self._store), self._state_of_tree()
 

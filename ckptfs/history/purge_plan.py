@@ -154,7 +154,7 @@ class _Naming:
     def look(self) -> Steps[None]:
         yield from self._look_at_inodes()
         store = self._store
-        store.pending.flush()
+        store.pending.flush_tables()
         for epoch in sorted(self._written.keys() | self._moving):
             if epoch not in store.head_epochs and epoch in store.epochs:
                 asked = self._inodes if epoch in self._moving else self._written[epoch]
@@ -245,4 +245,4 @@ def _joined(directory: bytes, name: bytes) -> bytes:
 def pause(store: Store) -> Steps[None]:
     """Give way; what came meanwhile is in the tables afterwards."""
     yield
-    store.pending.flush()
+    store.pending.flush_tables()

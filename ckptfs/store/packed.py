@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from errno import EIO
 from itertools import groupby
@@ -154,6 +155,9 @@ def _size(values: list[bytes]) -> int:
 _DECODED_MAX = 16
 #: Chunks that something was taken out of, and that wait to be written.
 _UNWRITTEN_MAX = 4
+#: How often a chunk is written because something was taken out of it, until it is packed again; the
+#: next time all of it moves back. What goes entity by entity would have it written each time.
+_TAKEN_OUT_MAX = 1
 #: Behind all versions of an entity.
 _LAST = b"\xff" * SUFFIX_SIZE
 
@@ -177,6 +181,10 @@ class PackedRecords:
         self._decoded: dict[bytes, Chunk] = {}
         #: Chunks as they are in this transaction, where that is not yet in their table.
         self._unwritten: dict[bytes, Chunk] = {}
+        #: Those of them that something was taken out of.
+        self._taken_out: set[bytes] = set()
+        #: By chunk, how often it was written for that.
+        self._worn: Counter[bytes] = Counter()
         #: Chunks that could be written in fewer bytes.
         self._quick: dict[bytes, None] = {}
         self.used = False
@@ -304,9 +312,11 @@ class PackedRecords:
         if home is not None and home != kind + keys[0]:
             self._drop(home)
         for part in _parted(kind, Chunk(keys, values), limits):
+            self._is_whole(kind + part.keys[0])
             self._put(kind + part.keys[0], part)
 
     def _drop(self, name: bytes) -> None:
+        self._is_whole(name)
         self._decoded.pop(name, None)
         self._unwritten.pop(name, None)
         self._table.delete(name)
@@ -327,6 +337,7 @@ class PackedRecords:
         be."""
         while self._quick:
             name = self._quick.popitem()[0]
+            self._is_whole(name)
             chunk = None if name in self._unwritten else self._table.get(name)
             if chunk is not None:
                 return name, chunk
@@ -357,8 +368,10 @@ class PackedRecords:
         return True
 
     def _take_out(self, name: bytes, part: slice) -> None:
-        """Move some records of a chunk back to their table."""
+        """Move some records of a chunk back to their table, or all of a chunk that is worn."""
         keys, values = self._chunk(name)
+        if self._worn[name] >= _TAKEN_OUT_MAX:
+            part = slice(None)
         table = self._tables[name[:1]]
         for key, value in zip(keys[part], values[part], strict=True):
             self._note()
@@ -366,13 +379,22 @@ class PackedRecords:
         left = Chunk(list(keys), list(values))
         del left.keys[part], left.values[part]
         if left.keys:
+            self._taken_out.add(name)
             self._put(name, left)
         else:
             self._drop(name)
             self.look()
 
+    def _is_whole(self, name: bytes) -> None:
+        """A chunk is gone, or what it was made to be: count from here on."""
+        self._taken_out.discard(name)
+        del self._worn[name]
+
     def _write(self, name: bytes) -> None:
         keys, values = self._unwritten.pop(name)
+        if name in self._taken_out:
+            self._taken_out.discard(name)
+            self._worn[name] += 1
         self._note()
         self._table.put(name, pack_chunk(list(zip(keys, values, strict=True)), quick=True))
         self._quick[name] = None
@@ -381,7 +403,8 @@ class PackedRecords:
         return read.table == "rest" and read.exact and read.prefix in self._unwritten
 
     def flush(self) -> None:
-        """Write what is left of chunks that something was taken out of: before every commit."""
+        """Write what is left of chunks that something was taken out of: before every commit. The
+        tables find it without."""
         while self.write_one():
             pass
 

@@ -96,6 +96,7 @@ class Pending:
         #: What a flush and a log call, in order.
         self._flushes: tuple[Callable[[], None], ...] = ()
         self._logs: tuple[Callable[[], None], ...] = ()
+        self._table_flushes: tuple[Callable[[], None], ...] = ()
 
     def register(
         self,
@@ -122,10 +123,18 @@ class Pending:
         every = [buffer for buffers in self._buffers.values() for buffer in buffers.values()]
         self._flushes = tuple(buffer.flush for buffer in every)
         self._logs = tuple(buffer.log for buffer in every)
+        packed = self._buffers[PACKED_RECORDS].values()
+        self._table_flushes = tuple(buffer.flush for buffer in every if buffer not in packed)
 
     def flush(self) -> None:
         """Put every acknowledged change into the transaction."""
         for flush in self._flushes:
+            flush()
+
+    def flush_tables(self) -> None:
+        """The same but for packed records, which the tables find where they wait: to compress them
+        takes long, and only a commit needs it."""
+        for flush in self._table_flushes:
             flush()
 
     def log(self) -> None:

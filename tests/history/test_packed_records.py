@@ -13,6 +13,7 @@ from ckptfs.history.upkeep import Worker, finish
 from ckptfs.model import ROOT_INO
 from ckptfs.store import Store, check
 from ckptfs.store.format import GONE, pack_u64
+from ckptfs.store.pending import Read
 from tests.direct import Node, crashed, get, reopened, shown
 from tests.history.edits import Edits, take_a_step
 from tests.history.leftovers import leftovers
@@ -380,3 +381,51 @@ def test_random_lives_read_the_same_when_records_are_packed(work: Edits, seed: i
     for _ in range(40):
         life.step()
     removal.reap(work.fs)
+
+
+def thirty_packed_files(work: Edits) -> list[bytes]:
+    """The inodes of files that only history has, all of them in one chunk."""
+    for number in range(30):
+        work.put(f"f{number}", b"%d" % number)
+    save(work)
+    for number in range(30):
+        work.remove(f"f{number}")
+    save(work)
+    packing.pack_records(work.fs)
+    return [ino for ino in packed_inodes(work) if ino != pack_u64(ROOT_INO)]
+
+
+def packed_inodes(work: Edits) -> list[bytes]:
+    store = work.store
+    names = list(store.packed.names(store.inodes.kind))
+    return [entity for name in names for entity in store.packed.entities(name)]
+
+
+def test_a_chunk_that_files_go_from_one_by_one_is_written_once(work: Edits) -> None:
+    """With a commit between two of them; when the second goes, all move back to their table."""
+    first, second, *_ = inodes = thirty_packed_files(work)
+    assert len(inodes) >= 30
+    work.store.packed.unpack(work.store.inodes.kind, first)
+    work.fs.commit()
+    assert packed_inodes(work).count(first) == 0
+    assert packed_inodes(work).count(second) == 1
+    work.store.packed.unpack(work.store.inodes.kind, second)
+    assert packed_inodes(work) == []
+    packing.pack_records(work.fs)
+    assert set(inodes) <= set(packed_inodes(work))
+    work.store.packed.unpack(work.store.inodes.kind, first)
+    work.fs.commit()
+    assert packed_inodes(work).count(second) == 1
+
+
+def test_a_purge_does_not_compress_packed_records_between_its_steps(work: Edits) -> None:
+    (first, *_) = thirty_packed_files(work)
+    packed = work.store.packed
+    packed.unpack(work.store.inodes.kind, first)
+    (name,) = packed.names(work.store.inodes.kind)
+    chunk = Read("rest", name, exact=True)
+    assert packed.holds(chunk)
+    work.store.pending.flush_tables()
+    assert packed.holds(chunk)
+    work.store.pending.flush()
+    assert not packed.holds(chunk)
