@@ -188,6 +188,7 @@ def _decide(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
         answer = sys.stdin.readline().strip().lower()[:1]
         if answer != "l":
             return "take" if answer == "t" else "drop"
+        output.note("A shell in what it left, to look at; `exit` comes back to the question.")
         subprocess.run([os.environ.get("SHELL") or "sh"], cwd=tree, check=False)
 
 
