@@ -41,18 +41,33 @@ install_all() {
     done
 }
 
-# A daemon that runs from this checkout is not stopped by that, and a store is never removed.
+# Whether a daemon runs from this checkout: without its links nothing would say how to unmount its workspace.
+serves() {
+    for process in /proc/[0-9]*; do
+        tr '\0' '\n' 2>/dev/null <"$process/cmdline" | sed 2q |
+            grep -qxF -e "$venv/ckptfs" -e "$venv/mount.fuse.ckptfs" && return 0
+    done
+    return 1
+}
+
+# The command that unmounts each workspace, of this checkout or another. /proc/mounts writes spaces, tabs, newlines
+# and backslashes as octal numbers, as printf reads them. A fork is unmounted with its workspace.
+mounted() {
+    grep ' fuse\.ckptfs ' /proc/mounts | grep -v '^[^ ]*//fork/' | while read -r _ place _; do
+        printf "  %s/ckptfs umount '%b'\n" "$venv" "$(printf '%s' "$place" | sed 's/\\\([0-7]\{3\}\)/\\0\1/g')"
+    done
+}
+
+# A store is never removed.
 uninstall_all() {
+    ! serves || die "Cannot uninstall: workspaces are mounted by this checkout's ckptfs. Nothing was removed." \
+        "Unmount each as its user, which brings its directory up to date:" "$(mounted)"
     for place in "$@"; do
         if [ -L "$place" ] && is_ours "$place"; then
             rm -- "$place"
             echo "removed $place"
         fi
     done
-    if grep -q ' fuse\.ckptfs ' /proc/mounts; then
-        echo "Still mounted (see /proc/mounts for fuse.ckptfs). Unmount each before the checkout goes:"
-        echo "  $venv/ckptfs umount DIR"
-    fi
     echo "Histories stay in ~/.local/share/ckptfs of each user; $venv/ckptfs workspaces lists them."
 }
 

@@ -289,7 +289,7 @@ def prune(args: Namespace) -> int:
 
 def compact(args: Namespace) -> int:
     workspace = find_workspace(args)
-    with open_workspace(workspace) as session, progress("Compacting", "records") as show:
+    with open_workspace(workspace) as session, progress("Compacting", "done") as show:
         record = session.call("compact", {}, on_progress=show)
     before, after = record["before_bytes"], record["after_bytes"]
     text = f"The store takes {output.bytes_text(after)}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from ckptfs.errors import (
     OverlappingTrees,
     UsageError,
 )
+from ckptfs.fuse import Connection
 from ckptfs.fuse.forks_dir import NAME, ForkPoint
 from ckptfs.fuse.nodes import FORKS_ROOT
 from ckptfs.history import Cause, Checkpoint, forks
@@ -238,6 +239,16 @@ class NamedForks:
 
     # -- with the workspace ------------------------------------------------------------------------
 
+    def forget_places(self) -> None:
+        """Let all forks be mounted at the usual places from now on. A store that is new here may be
+        a copy, and then those places are the original's; or its maker chose them."""
+        moved = [fork for fork in self.all() if fork.at]
+        for fork in moved:
+            log.info("the store is new here: fork %s is not mounted at %s", fork.name, fork.at)
+            forks.move(self._store, fork.name, "")
+        if moved:
+            self._lines.main.service.fs.commit()
+
     async def mount_all(self) -> None:
         """Mount what is not mounted. One that cannot be is left in the store, and named in the
         log; one whose own place is taken gets the usual one."""
@@ -266,21 +277,48 @@ class NamedForks:
             for place, users in (await trio.to_thread.run_sync(found)).items():
                 raise MountpointBusy(place, users)
 
-    async def unmount_all(self, *, detach: bool) -> None:
+    async def unmount_all(self) -> None:
         """Unmount all before the workspace is; or none, if one of them is busy."""
         for line in list(self._lines):
             if not line.name:
                 continue
             try:
-                await self._end_patiently(line, detach=detach)
+                await self._end_patiently(line, detach=False)
             except OSError as error:
                 await self.mount_all()
                 if error.errno != errno.EBUSY:
                     raise
                 raise MountpointBusy(line.path) from error
-            await trio.to_thread.run_sync(self._leave, line)
+            leaving = partial(mounts.leave, self._workspace.store, line.path)
+            await trio.to_thread.run_sync(leaving)
         with suppress(OSError):
             os.rmdir(self._workspace.forks)
+
+    async def detach_with(self, path: Path, detach: Callable[[], Awaitable[None]]) -> None:
+        """Detach the workspace, which is mounted at this path, and all forks with it. Programs go
+        on in those that they use. The daemon lives as long as the workspace's mount does, so that
+        is held until the last fork has ended."""
+        held = await trio.to_thread.run_sync(os.open, path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            await detach()
+        except BaseException:
+            await trio.to_thread.run_sync(os.close, held)
+            raise
+        connections = []
+        for line in list(self._lines):
+            if line.connection is not None and line.is_served:
+                connections.append(line.connection)
+                try:
+                    place = mounts.uncovered(line.device, line.path)
+                    await trio.to_thread.run_sync(partial(mounts.unmount, place, detach=True))
+                except OSError as error:
+                    log.warning("fork %s stays mounted: %s", line.name, error)
+                else:
+                    leaving = partial(mounts.leave, self._workspace.store, line.path)
+                    await trio.to_thread.run_sync(leaving)
+        with suppress(OSError):
+            os.rmdir(self._workspace.forks)
+        self._lines.nursery.start_soon(_let_go, held, connections)
 
     async def _end_patiently(self, line: Line, *, detach: bool) -> None:
         """Others may look at a mount for a moment, as they do at all of them."""
@@ -295,10 +333,11 @@ class NamedForks:
             else:
                 return
 
-    def _leave(self, line: Line) -> None:
-        """Leave no mountpoint of ours behind; a place that its user chose stays."""
-        if line.path.parent == self._workspace.forks:
-            mounts.remove_point(line.path)
+
+async def _let_go(held: int, connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        await connection.ended.wait()
+    await trio.to_thread.run_sync(os.close, held)
 
 
 def _require_own_name(name: str) -> None:

@@ -340,5 +340,5 @@ class Lines:
             with suppress(OSError):
                 line.locate()
                 mounts.unmount(mounts.uncovered(line.device, line.path), detach=True)
-                os.rmdir(line.path)
+                mounts.leave(self._shared.workspace.store, line.path)
         self._forks.clear()

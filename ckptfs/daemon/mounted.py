@@ -191,6 +191,8 @@ class Mounted:
     async def _mount_forks(self, started: Callable[[], None]) -> None:
         """Who mounted the workspace finds the forks where they were."""
         self._scratches.clear_leftovers()
+        if self._plan.new_store:
+            self._forks.forget_places()
         await self._forks.mount_all()
         started()
 
@@ -583,18 +585,21 @@ class Mounted:
                 return True
         await self._shutdown.sync_kernel()
         await self._scanning.may_be_left()
-        await self._forks.unmount_all(detach=lazy)
+        unmount = partial(
+            self._shutdown.unmount,
+            write_back=write_back and self._shutdown.writes_back,
+            on_progress=self._replies.on_progress,
+        )
+        if lazy:  # programs go on in it, and in forks; their changes wait for the end
+            await self._forks.detach_with(self._plan.workspace.path, partial(unmount, lazy=True))
+            return False
+        await self._forks.unmount_all()
         try:
-            await self._shutdown.unmount(
-                lazy=lazy,
-                write_back=write_back and self._shutdown.writes_back,
-                on_progress=self._replies.on_progress,
-            )
+            await unmount(lazy=False)
         except BaseException:
             await self._forks.mount_all()
             raise
-        if not lazy:  # else programs go on in it, and their changes wait for the end
-            self._scanning.stop()
+        self._scanning.stop()
         return False
 
 

@@ -135,9 +135,15 @@ def clear_forks(store: Path) -> None:
         if mount.is_ours and mount.line and mount.store == str(store):
             with suppress(OSError):
                 unmount(uncovered(mount.device, mount.path), detach=True)
-                os.rmdir(mount.path)
+                leave(store, mount.path)
     with suppress(OSError):
         os.rmdir(Workspace(store, store).forks)
+
+
+def leave(store: Path, path: Path) -> None:
+    """Leave no mountpoint of ours behind; a directory that its user chose stays."""
+    if path.is_relative_to(store):
+        remove_point(path)
 
 
 def place_of(device: str, usual: Path) -> Path:

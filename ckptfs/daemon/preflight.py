@@ -110,6 +110,8 @@ class Plan(NamedTuple):
     flags: frozenset[str] = frozenset()
     #: Why the last daemon failed, if it did.
     failure: str = ""
+    #: The workspace did not have this store before: it may be a copy, or come from elsewhere.
+    new_store: bool = False
 
     @property
     def read_only(self) -> bool:
@@ -145,6 +147,7 @@ def plan(request: MountRequest) -> Plan:
         moved_from(workspace),
         request.flags,
         str((runtime.left_behind(workspace) or {}).get("reason", "")),
+        new_store=not _had_store(workspace),
     )
     if not dead:
         check_directory(checked)
@@ -271,6 +274,12 @@ def moved_from(workspace: Workspace) -> Path | None:
         return None
     before = config.moved(workspace.path)
     return before.path if before is not None and before.store == workspace.store else None
+
+
+def _had_store(workspace: Workspace) -> bool:
+    """Under this path, or before it was moved."""
+    known = config.registered(workspace.path) or config.moved(workspace.path)
+    return known is not None and known.store == workspace.store
 
 
 def is_history_lost(workspace: Workspace) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
@@ -33,6 +33,14 @@ from ckptfs.store.format import (
 )
 from ckptfs.store.metadata import COMPRESSED, REPACKED
 from ckptfs.store.pack_usage import PackUsage
+
+#: Hears how far a piece of work is: what it does, how much is done, of how much.
+Watch = Callable[[str, int, int], None]
+
+
+def _unwatched(_what: str, _done: int, _total: int) -> None:
+    """Nothing is told to the daemon, which works by itself."""
+
 
 #: A name's versions that are in large packs already are packed anew with its new ones if they are
 #: no more than so many times as many: so each is packed a few times, however many follow.
@@ -58,13 +66,13 @@ def repack(fs: Filesystem) -> None:
     finish(fs, repacking_steps(fs, everything=True))
 
 
-def compression_steps(fs: Filesystem, min_age_ns: int = 0) -> Steps:
+def compression_steps(fs: Filesystem, min_age_ns: int = 0, *, watch: Watch = _unwatched) -> Steps:
     """Compress the checkpoints taken since the last time, once they are old enough: what was just
     written is read next, and reading it should cost nothing extra."""
     fs.flush()
     store = fs.store
     while (epoch := _next_epoch(fs, min_age_ns)) is not None:
-        yield from _encode_epoch(store, epoch)
+        yield from _encode_epoch(store, epoch, watch)
         yield from pause(store)
         store.charge()
         store.metadata.put_number(COMPRESSED, epoch)
@@ -77,11 +85,17 @@ def _next_epoch(fs: Filesystem, min_age_ns: int) -> Epoch | None:
     return min(ready, default=None)
 
 
-def _encode_epoch(store: Store, epoch: Epoch) -> Steps:
+def _encode_epoch(store: Store, epoch: Epoch, watch: Watch) -> Steps:
     """Encode the blocks that the epoch wrote."""
     waiting: list[bytes] = []
     total = 0
+    files, all_files = 0, 0
+    if watch is not _unwatched:
+        all_files = yield from _files_of(store, epoch)
     for number, (key, base) in enumerate(_written(store, epoch)):
+        if key is None:
+            watch("compressing", files, all_files)
+            files += 1
         if not key:
             if not number % _STRIDE:
                 yield from pause(store)
@@ -98,10 +112,21 @@ def _encode_epoch(store: Store, epoch: Epoch) -> Steps:
     store.blocks.pack(waiting)
 
 
+def _files_of(store: Store, epoch: Epoch) -> Generator[Job | None, object, int]:
+    """How many inodes the epoch wrote."""
+    count = 0
+    for count, _ in enumerate(store.changes.walk(epoch, store.inodes.kind), 1):
+        if not count % _STRIDE:
+            yield from pause(store)
+    return count
+
+
 # -- large packs -----------------------------------------------------------------------------------
 
 
-def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
+def repacking_steps(
+    fs: Filesystem, *, everything: bool = False, watch: Watch = _unwatched
+) -> Steps:
     """Put all versions of a file and of its neighbours together into large packs, where what they
     have in common takes nearly no space. Of the files that changed since the last time, once that
     is enough to fill half a pack; or of all, also where packs have become half empty."""
@@ -113,13 +138,13 @@ def repacking_steps(fs: Filesystem, *, everything: bool = False) -> Steps:
     usage = yield from _usage(store)
     if not everything:
         full = usage.filled(PACK_MAX // 2)
-        yield from _pack_round(store, full, _names_since(store, last))
+        yield from _pack_round(store, full, _names_since(store, last), watch)
         # What goes into new packs leaves the old ones emptier.
         usage = yield from _usage(store)
         everything = usage.wasted_bytes > usage.stored_bytes // _WASTE_SHARE
     if everything:
         full = usage.filled(PACK_MAX // 2, 2 * _WASTE_SHARE)
-        yield from _pack_round(store, full, _all_names(store))
+        yield from _pack_round(store, full, _all_names(store), watch)
     store.metadata.put_number(REPACKED, last)
 
 
@@ -131,18 +156,18 @@ def _usage(store: Store) -> Generator[Job | None, object, PackUsage]:
     return usage
 
 
-def _pack_round(store: Store, full: set[bytes], names: Iterator[bytes]) -> Steps:
+def _pack_round(store: Store, full: set[bytes], names: Iterator[bytes], watch: Watch) -> Steps:
     """Pack the blocks of these names; those in full packs only where they are worth it."""
     packed: set[bytes] = set()
     part: set[bytes] = set()
     for number, name in enumerate(names):
         part.add(name)
         if len(part) == _NAMES_MAX:
-            yield from _pack_names(store, sorted(part), full, packed)
+            yield from _pack_names(store, sorted(part), full, packed, watch)
             part.clear()
         if not number % _STRIDE:
             yield from pause(store)
-    yield from _pack_names(store, sorted(part), full, packed)
+    yield from _pack_names(store, sorted(part), full, packed, watch)
 
 
 def _is_due(store: Store, last: int) -> Generator[Job | None, object, bool]:
@@ -181,12 +206,15 @@ def _all_names(store: Store) -> Iterator[bytes]:
         yield name
 
 
-def _pack_names(store: Store, names: list[bytes], full: set[bytes], packed: set[bytes]) -> Steps:
+def _pack_names(
+    store: Store, names: list[bytes], full: set[bytes], packed: set[bytes], watch: Watch
+) -> Steps:
     """Pack the blocks of these names, name by name."""
     waiting: list[bytes] = []
     total = 0
-    found = yield from _blocks_of_names(store, names)
+    found = yield from _blocks_of_names(store, names, watch)
     for number, stored in enumerate(found):
+        watch("packing", number, len(found))
         yield from relate_versions(store, stored)
         for key, length in _worth_packing(store, stored, full):
             if key in packed:
@@ -253,13 +281,14 @@ def _worth_packing(
 
 
 def _blocks_of_names(
-    store: Store, names: list[bytes]
+    store: Store, names: list[bytes], watch: Watch
 ) -> Generator[Job | None, object, list[list[Stored]]]:
     """Of each name the blocks that checkpoints have of all files that had it, newest first. Each
     table is read in the order of its keys, so each chunk of packed records is decoded once."""
     inodes: list[list[bytes]] = []
     every: set[bytes] = set()
     for number, name in enumerate(names):
+        watch("looking through names", number, len(names))
         versions = store.dirents.versions(name)
         inodes.append(list(dict.fromkeys(record for _, _, record in versions if record)))
         every.update(inodes[-1])
@@ -274,6 +303,7 @@ def _blocks_of_names(
             yield from pause(store)
     blocks: dict[ContentId, list[Stored]] = {}
     for number, content in enumerate(sorted(live)):
+        watch("looking through contents", number, len(live))
         blocks[content] = yield from _stored(store, content, is_live=live[content])
         if not number % _STRIDE:
             yield from pause(store)
@@ -315,11 +345,12 @@ def _content(record: bytes | None) -> ContentId:
     return NO_CONTENT if record is None else unpack_inode(Ino(0), record).content
 
 
-def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:
+def _written(store: Store, epoch: Epoch) -> Iterator[tuple[bytes | None, bytes | None]]:
     """(key, key of the older version) of each block that the epoch wrote, in the order in which its
-    files were made: files made together are alike. The key is empty where there is no block."""
+    files were made: files made together are alike. The key is None for each inode, before its
+    blocks, and empty where there is no block."""
     for record, base in _records(store, epoch):
-        yield unpack_mapping(record).key if record else b"", base
+        yield unpack_mapping(record).key if record else None, base
 
 
 def _records(store: Store, epoch: Epoch) -> Iterator[tuple[bytes, bytes | None]]:

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 #: How long one step of packing may take, and how often to look whether something is computed.
 _STEP_S = 0.005
 _LOOK_S = 0.002
+#: Of so many records that packing goes through one is told to the client.
+_TELL = 32
 _SMALLER = "What is smaller by now stays so; no file was changed."
 
 
@@ -81,7 +83,7 @@ def compacting(service: Service, on_progress: OnProgress | None = None) -> Steps
     if not (yield from removal.freeing(service.fs)):
         raise Interrupted
     if service.compresses():
-        yield from _packing(service.fs)
+        yield from _packing(service.fs, on_progress)
     service.fs.commit()
     if not store.is_fresh:
         yield from compaction.steps(store, on_progress=_watching(on_progress, "copying"))
@@ -93,12 +95,17 @@ def compacting(service: Service, on_progress: OnProgress | None = None) -> Steps
     return before, store.size_bytes()
 
 
-def _packing(fs: Filesystem) -> Steps[None]:
+def _packing(fs: Filesystem, on_progress: OnProgress | None) -> Steps[None]:
     """Compress and pack all of history; what takes long is computed in a thread."""
+
+    def watch(what: str, done: int, total: int) -> None:
+        if on_progress is not None and not done % _TELL:
+            on_progress({"phase": what, "files": done, "total_files": total})
+
     with ThreadPoolExecutor(1) as pool:
         for work in (
-            compression.compression_steps(fs),
-            compression.repacking_steps(fs, everything=True),
+            compression.compression_steps(fs, watch=watch),
+            compression.repacking_steps(fs, everything=True, watch=watch),
             packing.packing_steps(fs),
         ):
             worker, done = upkeep.Worker(fs, work), False

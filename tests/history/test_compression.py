@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from ckptfs.history import checkpoints, compression, packing, purge, removal, restore, seal
 from ckptfs.history.upkeep import Worker, finish
+from ckptfs.interrupts import finish as finish_steps
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.service import Service
+from ckptfs.service.storage import compacting
 from ckptfs.store import check
 from ckptfs.store.blocks import CorruptBlock, Member
 from ckptfs.store.format import (
@@ -498,6 +501,18 @@ def test_random_histories_read_the_same_when_they_are_compressed(
     assert check(work.store) == []
     assert leftovers(work.store) == []
     work.store.close()
+
+
+def test_compact_tells_how_far_each_part_of_it_is_and_of_how_much(work: Edits) -> None:
+    for number in range(70):
+        work.put(f"file{number}", text(number, 400))
+    save(work)
+    heard: list[dict[str, Any]] = []
+    finish_steps(compacting(Service(work.fs), heard.append))
+    told = {record["phase"]: record for record in heard}
+    for phase in ("compressing", "looking through names", "packing"):
+        assert told[phase]["files"] == 64, told
+        assert 70 <= told[phase]["total_files"] <= 72, phase
 
 
 def test_a_checkpoint_counts_what_was_written_before_compact_and_not_what_compact_wrote(

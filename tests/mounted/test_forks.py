@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 
 from tests.support.mounting import Workspace, ckptfs, is_mounted, succeed, workspace
 from tests.support.staging import USER, said
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_for_exit, wait_until
 
 pytestmark = [pytest.mark.needs_mount, pytest.mark.compiled_only]
 
@@ -93,6 +94,22 @@ def test_a_fork_is_a_tree_of_its_own(work: Workspace) -> None:
     assert (found["path"], found["added"], found["modified"]) == (str(idea), 1, 1)
 
 
+def test_a_path_through_the_link_to_a_fork_asks_for_nothing_more(work: Workspace) -> None:
+    """The kernel keeps where the link leads: a daemon that stands still is not asked."""
+    fork(work, "idea")
+    link = work.path / ".forks/idea"
+    target = os.readlink(link)
+    assert work.pid is not None
+    os.kill(work.pid, signal.SIGSTOP)
+    try:
+        done = subprocess.run(["readlink", link], capture_output=True, text=True, timeout=60)
+    finally:
+        os.kill(work.pid, signal.SIGCONT)
+    assert done.stdout == f"{target}\n"
+    run(work, "fork", "--rename", "idea", "other")
+    assert os.readlink(work.path / ".forks/other") != target
+
+
 def test_what_the_kernel_knew_of_forks_is_dropped(work: Workspace) -> None:
     place = work.path / ".forks"
     assert not place.exists()
@@ -132,11 +149,64 @@ def test_forks_are_there_after_a_remount_and_after_a_kill(work: Workspace) -> No
     assert work.trouble() == ""
 
 
+def test_a_copy_of_a_store_takes_no_fork_its_place(work: Workspace) -> None:
+    place, backup = work.path.parent / "agent", work.path.parent / "backup"
+    (work.path / "file").write_text("base")
+    idea = fork(work, "idea", "--at", place)
+    succeed(work.cli("backup", backup, "-w", work.path))
+    (idea / "file").write_text("newer")
+    work.umount()
+    other = work.path.parent / "other"
+    other.mkdir()
+    for _ in range(2):
+        succeed(work.cli("mount", other, "--store", backup))
+        assert (other / ".forks/idea/file").read_text() == "base"
+        assert not is_mounted(place)
+        succeed(work.cli("umount", other))
+    moved = work.path.rename(work.path.with_name("moved"))
+    work.path = moved
+    work.mount()
+    assert (place / "file").read_text() == "newer", "a workspace that moved is the same one"
+
+
+@pytest.mark.parametrize("how", ["signal", "kill"])
+def test_a_directory_that_was_chosen_for_a_fork_stays(work: Workspace, how: str) -> None:
+    place = work.path.parent / "agent"
+    place.mkdir()
+    before = place.stat()
+    usual, _ = fork(work, "usual"), fork(work, "idea", "--at", place)
+    assert work.pid is not None
+    pid = work.pid
+    if how == "signal":
+        os.kill(pid, signal.SIGTERM)
+        wait_for_exit(pid)
+        work.pid = None
+    else:
+        work.kill()
+        succeed(work.cli("umount", work.path))
+    assert (place.stat().st_ino, place.stat().st_dev) == (before.st_ino, before.st_dev)
+    assert not usual.exists()
+
+
 def test_an_unmount_after_a_kill_leaves_no_dead_forks(work: Workspace) -> None:
     place = fork(work, "one")
     work.kill()
     succeed(work.cli("umount", work.path))
     assert not is_mounted(place) and not place.exists()
+
+
+def test_a_program_in_a_fork_goes_on_when_the_workspace_is_detached(work: Workspace) -> None:
+    idea, other = fork(work, "idea"), fork(work, "other")
+    with (idea / "file").open("w") as file:
+        assert work.cli("umount", work.path).returncode == 27
+        succeed(work.cli("umount", "--lazy", work.path))
+        assert not any(map(is_mounted, (work.path, idea, other)))
+        assert work.status()["state"] == "waiting for the last open file"
+        file.write("written later")
+    wait_until(lambda: work.status()["state"] == "unmounted", "the daemon has ended")
+    work.mount()
+    assert (idea / "file").read_text() == "written later"
+    assert os.listdir(other) == []
 
 
 def test_every_verb_works_in_a_fork(work: Workspace) -> None:

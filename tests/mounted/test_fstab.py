@@ -132,6 +132,12 @@ def test_install_links_the_programs_and_touches_nothing_else(tmp_path: Path) -> 
         assert run("install").returncode == 0
     for name in programs:
         assert (dest / name).resolve() == checkout / ".venv" / "bin" / Path(name).name
+    daemon = checkout / ".venv" / "bin" / "ckptfs"
+    daemon.write_text("read line")
+    with subprocess.Popen(["sh", daemon], stdin=subprocess.PIPE):
+        held = run("uninstall")
+    assert held.returncode == 1 and "Nothing was removed" in held.stderr
+    assert all(os.path.lexists(dest / name) for name in programs)
     gone = run("uninstall")
     assert gone.returncode == 0 and "Histories stay in ~/.local/share/ckptfs" in gone.stdout
     assert not any(os.path.lexists(dest / name) for name in programs)
