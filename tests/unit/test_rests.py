@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from itertools import count, pairwise
 
 import trio
 from trio.testing import MockClock
@@ -44,7 +44,7 @@ def _rests(*committing: bool, are_programs_at_work: bool) -> list[float]:
 
     store.now = 1.0
     trio.run(run, clock=MockClock(autojump_threshold=0))
-    return [round(after - before, 6) for before, after in zip(begun, begun[1:], strict=False)]
+    return [round(after - before, 6) for before, after in pairwise(begun)]
 
 
 def test_programs_have_the_loop_for_longer_after_a_commit() -> None:
