@@ -22,7 +22,7 @@ setup-tests: ## setup, and what the tests and linters need
 run: setup ## mount WORKSPACE=path (default ./workspace) and say what to do next
 	@sh vagrant/run.sh "$$WORKSPACE"
 
-install: ## after setup, as root: link ckptfs into PREFIX/bin (/usr/local/bin), and into /sbin what mount(8) and fstab need
+install: ## after setup, as root: link ckptfs, its manual page and completion below PREFIX (/usr/local), and the helper of mount(8) and fstab into /sbin
 	@sh vagrant/install.sh install
 
 uninstall: ## remove these links

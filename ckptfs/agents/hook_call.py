@@ -177,12 +177,15 @@ def find_workspace(where: str) -> tuple[str, str] | None:
     return _find(where) or _mounted(where)
 
 
-def ask(path: str, store: str, op: str, args: hook_input.JsonObject) -> hook_input.JsonObject:
-    """Ask the daemon of a workspace for one thing. Raises `NoAnswer` and OSError."""
+def ask(
+    path: str, store: str, op: str, args: hook_input.JsonObject, line: int = 0
+) -> hook_input.JsonObject:
+    """Ask the daemon of a workspace, or of that fork of it, for one thing. Raises `NoAnswer` and
+    OSError."""
     connection = _reach(path, store)
     if connection is None:
         raise NoAnswer(f"{hook_input.clean(path)} is not mounted.")
-    return _ask(connection, [(op, args)])[0]
+    return _ask(connection, [(op, args)], line)[0]
 
 
 def _find(where: str) -> tuple[str, str] | None:
@@ -205,11 +208,13 @@ def _registered(path: str) -> tuple[str, str] | None:
         path = above
 
 
-def _ask(connection: _Connection, requests: list[events.Request]) -> list[hook_input.JsonObject]:
+def _ask(
+    connection: _Connection, requests: list[events.Request], line: int = 0
+) -> list[hook_input.JsonObject]:
     answers = []
     try:
         for op, args in requests:
-            asked = {"v": PROTOCOL, "op": op, "args": {**args, "pid": os.getppid()}}
+            asked = {"v": PROTOCOL, "op": op, "args": {**args, "pid": os.getppid()}, "line": line}
             connection.sendall(json.dumps(asked).encode() + b"\n")
             answers.append(_result(_line(connection)))
     finally:

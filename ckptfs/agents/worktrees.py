@@ -8,15 +8,17 @@ name that is asked for again is the same tree; one that is removed stays a check
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import os
 import re
 import subprocess
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from ckptfs import control_file, locating
 from ckptfs.agents import events, hook_call, hook_input
-from ckptfs.linked import Linked
+from ckptfs.linked import Ask, Linked
 
 #: Behind the name of the workspace: the directory that forks are mounted in.
 BESIDE = ".forks"
@@ -47,18 +49,52 @@ def fork_name(name: str) -> str:
     return f"{found}-{digest[:8]}"
 
 
+class _Place(NamedTuple):
+    """The workspace or fork that a tree is wanted of: where it is mounted, its store, and the
+    number of the fork, 0 for the workspace itself."""
+
+    path: str
+    store: str
+    line: int = 0
+
+    def ask(self, op: str, args: hook_input.JsonObject) -> hook_input.JsonObject:
+        return hook_call.ask(self.path, self.store, op, args, self.line)
+
+    def forks(self) -> list[hook_input.JsonObject]:
+        found = self.ask("forks", {})["forks"]
+        return found if isinstance(found, list) else []
+
+
+def _place_around(where: str) -> _Place | None:
+    found = hook_call.find_workspace(where)
+    if found is None or found[1]:
+        return None if found is None else _Place(*found)
+    # A fork, which the registry does not know: an agent at work in a tree wants one of that.
+    mount = control_file.mount_at(found[0])
+    if mount is None or locating.note_of(mount.known_store) is None:
+        return _Place(*found)  # in a sandbox the mount is all that there is
+    return _Place(mount.path, mount.known_store, mount.line)
+
+
 def _create(event: events.Event) -> str:
     name = fork_name(str(event.record.get("name") or ""))
     where = hook_input.directory(event.record)
-    found = hook_call.find_workspace(where)
-    if found is None:
+    place = _place_around(where)
+    if place is None:
         return _by_git(where, name)
-    path, store = found
-    at = f"{path}{BESIDE}/{name}"
-    if any(fork["at"] == at and fork["path"] for fork in _forks(path, store)):
-        return at
-    os.makedirs(os.path.dirname(at), exist_ok=True)
-    hook_call.ask(path, store, "fork", {"name": name, "at": at})
+    at = f"{place.path}{BESIDE}/{name}"
+    for fork in place.forks():
+        if fork["at"] == at and fork["path"]:
+            return str(fork["path"])  # elsewhere, if that place was taken when it was mounted
+    beside = os.path.dirname(at)
+    is_new = not os.path.isdir(beside)
+    os.makedirs(beside, exist_ok=True)
+    try:
+        place.ask("fork", {"name": name, "at": at})
+    except (hook_call.NoAnswer, OSError):
+        if is_new:
+            _remove_directory(beside)
+        raise
     return at
 
 
@@ -66,22 +102,35 @@ def _remove(event: events.Event) -> None:
     path = str(event.record.get("worktree_path") or "")
     if not os.path.isabs(path):
         raise ValueError("the hook's input names no path")
-    workspace = os.path.dirname(path).removesuffix(BESIDE)
-    found = hook_call.find_workspace(workspace)
-    names = [fork["name"] for fork in _forks(*found) if fork["at"] == path] if found else []
-    if found and names:
+    # By its own mount: the fork that it was made of may be gone.
+    place = _place_around(path)
+    forks = place.forks() if place else []
+    names = [fork["name"] for fork in forks if path in (fork["at"], fork["path"])]
+    if place and names:
         # The agent is done with it, whatever still runs there.
-        linked = Linked(functools.partial(hook_call.ask, *found), Path(found[0]))
+        linked = Linked(_asking_the_workspace(place), Path(place.path))
         _, reason = linked.delete({"name": names[0], "force": True})
+        if os.path.dirname(path).endswith(BESIDE):
+            _remove_directory(os.path.dirname(path))
         if reason:
             raise OSError(f"git goes on listing it: {reason}")
         return
     _git(os.path.dirname(path), "worktree", "remove", "--force", path)
 
 
-def _forks(path: str, store: str) -> list[hook_input.JsonObject]:
-    found = hook_call.ask(path, store, "forks", {})["forks"]
-    return found if isinstance(found, list) else []
+def _asking_the_workspace(place: _Place) -> Ask:
+    """A fork cannot be deleted from within."""
+
+    def ask(op: str, args: hook_input.JsonObject) -> hook_input.JsonObject:
+        asked = place._replace(line=0) if op == "fork_delete" else place
+        return asked.ask(op, args)
+
+    return ask
+
+
+def _remove_directory(path: str) -> None:
+    with suppress(OSError):  # there is something in it, or it is not there
+        os.rmdir(path)
 
 
 def _by_git(where: str, name: str) -> str:

@@ -8,6 +8,7 @@ over, or which goes.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -150,7 +151,14 @@ def attempt(args: Namespace) -> int:
     except BaseException:
         _end_quietly(workspace, scratch)
         raise
-    record = _kept(workspace, scratch, args.words, ran)
+    try:
+        record = _kept(workspace, scratch, args.words, ran)
+    except (CkptfsError, KeyboardInterrupt):
+        output.note(
+            f"ckptfs: The command ended with {ran.exit_code}, and the workspace is as it was. What "
+            "the command did is kept for a day: `ckptfs forks` lists it once the fork has ended."
+        )
+        raise
     if not record["changes"]:  # the state that it was run on is that of the workspace
         with open_workspace(workspace) as session:
             _note_run(session, scratch.base, args.words, ran)
@@ -180,6 +188,7 @@ def _decide(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
         answer = sys.stdin.readline().strip().lower()[:1]
         if answer != "l":
             return "take" if answer == "t" else "drop"
+        output.note("A shell in what it left, to look at; `exit` comes back to the question.")
         subprocess.run([os.environ.get("SHELL") or "sh"], cwd=tree, check=False)
 
 
@@ -273,6 +282,8 @@ def race(args: Namespace) -> int:
                 f"ckptfs: The attempts were ended, and the workspace is as it was. {_days(numbers)}"
                 f"; output is in {logs}."
             )
+        else:
+            shutil.rmtree(logs, ignore_errors=True)
         raise
     results.sort(key=_rank)
     best = results[0]

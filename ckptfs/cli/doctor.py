@@ -137,7 +137,10 @@ def _server() -> Finding:
 
     module, reason = binding.load()
     if module is None:
-        return Finding("server", LOOK, f"portable, which is slower: {reason}", "make setup")
+        what = (
+            "install a C compiler and Python's headers (Debian: gcc, python3-dev), then ckptfs anew"
+        )
+        return Finding("server", LOOK, f"portable, which is slower: {reason}", what)
     return Finding("server", OK, "the compiled server is built and can be loaded")
 
 

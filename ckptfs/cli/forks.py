@@ -15,6 +15,9 @@ from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import CkptfsError, UsageError, shell
 from ckptfs.linked import Linked
 
+#: How many that ended are listed.
+_LAST_MAX = 10
+
 
 def fork(args: Namespace) -> int:
     if args.delete:
@@ -136,8 +139,26 @@ def _refuse(args: Namespace, *options: str) -> None:
 def forks(args: Namespace) -> int:
     with open_workspace(find_workspace(args)) as session:
         record = session.call("forks")
-    output.result(record, _list_text(record["forks"]), as_json=args.json)
+    parts = [_list_text(record["forks"]), *_last_states(record["last_states"])]
+    output.result(record, "\n".join(parts), as_json=args.json)
     return 0
+
+
+def _last_states(found: list[JsonObject]) -> list[str]:
+    """What is left of forks that ended, with that of commands whose result was not taken."""
+    if not found:
+        return []
+    lines = [
+        "What those were that ended, for a day (`ckptfs fork NAME --from ID` brings one back):"
+    ]
+    for each in found[:_LAST_MAX]:
+        ran = "".join(f"; {safe(run['command'])}" for run in each["runs"][-1:])
+        lines.append(
+            f"{each['id']:>5}  {output.time_text(each['time_ns'])}  {safe(each['message'])}{ran}"
+        )
+    if len(found) > _LAST_MAX:
+        lines.append(f"... and {len(found) - _LAST_MAX:,} more; --json has them.")
+    return lines
 
 
 def names(session: Session) -> list[str]:

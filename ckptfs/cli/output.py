@@ -368,7 +368,7 @@ def copied_text(record: JsonObject) -> str:
 
 def portable_text(reason: str) -> str:
     """That the compiled server does not serve, and why."""
-    hint = "; `make setup` says what it needs" if "compiled" in reason else ""
+    hint = "; `ckptfs doctor` says what it needs" if "compiled" in reason else ""
     return f"the portable path, which is slower: no compiled server, since {reason}{hint}"
 
 

@@ -13,7 +13,7 @@ import errno
 import itertools
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from ckptfs.errors import (
     OverlappingTrees,
     UsageError,
 )
+from ckptfs.fuse import Connection
 from ckptfs.fuse.forks_dir import NAME, ForkPoint
 from ckptfs.fuse.nodes import FORKS_ROOT
 from ckptfs.history import Cause, Checkpoint, forks
@@ -291,13 +292,13 @@ class NamedForks:
         """Wait a moment until nobody uses a fork in another mount namespace; who still does."""
         return await _let_go([line for line in self._lines if line.name], asking, on_progress)
 
-    async def unmount_all(self, *, detach: bool) -> None:
+    async def unmount_all(self) -> None:
         """Unmount all before the workspace is; or none, if one of them is busy."""
         for line in list(self._lines):
             if not line.name:
                 continue
             try:
-                await self._end_patiently(line, detach=detach)
+                await self._end_patiently(line, detach=False)
             except OSError as error:
                 await self.mount_all()
                 if error.errno != errno.EBUSY:
@@ -307,6 +308,32 @@ class NamedForks:
             await trio.to_thread.run_sync(leaving)
         with suppress(OSError):
             os.rmdir(self._workspace.forks)
+
+    async def detach_with(self, path: Path, detach: Callable[[], Awaitable[None]]) -> None:
+        """Detach the workspace, which is mounted at this path, and all forks with it. Programs go
+        on in those that they use. The daemon lives as long as the workspace's mount does, so that
+        is held until the last fork has ended."""
+        held = await trio.to_thread.run_sync(os.open, path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            await detach()
+        except BaseException:
+            await trio.to_thread.run_sync(os.close, held)
+            raise
+        connections = []
+        for line in list(self._lines):
+            if line.connection is not None and line.is_served:
+                connections.append(line.connection)
+                try:
+                    place = mounts.uncovered(line.device, line.path)
+                    await trio.to_thread.run_sync(partial(mounts.unmount, place, detach=True))
+                except OSError as error:
+                    log.warning("fork %s stays mounted: %s", line.name, error)
+                else:
+                    leaving = partial(mounts.leave, self._workspace.store, line.path)
+                    await trio.to_thread.run_sync(leaving)
+        with suppress(OSError):
+            os.rmdir(self._workspace.forks)
+        self._lines.nursery.start_soon(_release, held, connections)
 
     async def _end_patiently(self, line: Line, *, detach: bool) -> None:
         """Others may look at a mount for a moment, as they do at all of them."""
@@ -320,6 +347,12 @@ class NamedForks:
                 await trio.sleep(_LOOK_AGAIN)
             else:
                 return
+
+
+async def _release(held: int, connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        await connection.ended.wait()
+    await trio.to_thread.run_sync(os.close, held)
 
 
 async def _let_go(

@@ -132,7 +132,7 @@ class Mounted:
         #: What replies to requests, from the mount on.
         self.served = fuse.ServedBy("portable", "it is not mounted yet", False, "")
         self._scope = trio.CancelScope()
-        self._slices = Slices()
+        self._slices = Slices(lambda: service.fs.store.commits)
         options, policy = mount_options(plan), parse_policy(plan.auto)
         shared = Shared(plan.workspace, options, policy, self._slices)
         self._lines = Lines(service, shared)
@@ -587,19 +587,23 @@ class Mounted:
         if force:
             return True
         await self._scanning.may_be_left()
+        unmount = partial(
+            self._shutdown.unmount,
+            write_back=write_back and self._shutdown.writes_back,
+            on_progress=on_progress,
+        )
         async with self._forking:
-            await self._forks.unmount_all(detach=lazy)
+            if lazy:  # programs go on in it, and in forks; their changes wait for the end
+                path = self._plan.workspace.path
+                await self._forks.detach_with(path, partial(unmount, lazy=True))
+                return False
+            await self._forks.unmount_all()
             try:
-                await self._shutdown.unmount(
-                    lazy=lazy,
-                    write_back=write_back and self._shutdown.writes_back,
-                    on_progress=on_progress,
-                )
+                await unmount(lazy=False)
             except BaseException:
                 await self._forks.mount_all()
                 raise
-        if not lazy:  # else programs go on in it, and their changes wait for the end
-            self._scanning.stop()
+        self._scanning.stop()
         return False
 
 

@@ -98,8 +98,29 @@ class ExtraMissing(CkptfsError):
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(
             f"Cannot start {what}: the Python package {package} is not installed here.",
-            hint=f"Install it with: {sys.executable} -m pip install 'ckptfs[{extra}]'",
+            hint=f"Install it with: {_install_command(_wanted_by(extra))}",
         )
+
+
+def _wanted_by(extra: str) -> str:
+    """What an extra asks for. It is named itself: ckptfs may be on no package index."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        wanted = [line.split(";") for line in requires("ckptfs") or [] if ";" in line]
+    except PackageNotFoundError:
+        return extra
+    found = [what.strip() for what, when in wanted if extra in when.replace("'", '"').split('"')]
+    return found[0] if found else extra
+
+
+def _install_command(wanted: str) -> str:
+    """The command for the environment that runs this: those that uv makes have no pip."""
+    from importlib.util import find_spec
+
+    if find_spec("pip") is not None:
+        return f"{sys.executable} -m pip install '{wanted}'"
+    return f"uv pip install --python {sys.executable} '{wanted}'"
 
 
 class Interrupted(CkptfsError):

@@ -112,9 +112,19 @@ def absent(timeout: float) -> EntryAttributes:
     return entry
 
 
-def _handle(node: int, uid: int) -> int:
-    """A file handle. What a write may do to set-id bits depends on who opened the file."""
-    return node << 1 | (not uid)
+#: Of a handle of a file that was opened to append. Nodes have 62 bits.
+_APPENDS = 1 << 63
+
+
+def _handle(node: int, uid: int, flags: int = 0) -> int:
+    """A file handle. What a write may do to set-id bits depends on who opened the file, and where
+    one that appends goes on how."""
+    appends = _APPENDS if flags & os.O_APPEND and node < LIVE_END else 0
+    return appends | node << 1 | (not uid)
+
+
+def _node_of(fh: int) -> int:
+    return (fh & ~_APPENDS) >> 1
 
 
 def _is_now(wanted: Attributes) -> bool:
@@ -127,7 +137,7 @@ def _is_now(wanted: Attributes) -> bool:
 
 
 class Operations(pyfuse3.Operations):
-    """One mounted workspace. A file handle is the node and whether root opened it.
+    """One mounted workspace. A file handle is the node, and how it was opened (`_handle`).
 
     Without the writeback cache: size, times and bytes of a file are here as soon as write(2) is
     over, but for what is written through a shared mapping (docs/design/fuse.md weighs it).
@@ -309,7 +319,7 @@ class Operations(pyfuse3.Operations):
     ) -> tuple[FileInfo, EntryAttributes]:
         inode = self.requests.mknod(parent, name, mode, 0, ctx.pid, ctx.uid, ctx.gid)
         entry = attributes(inode, base_of(parent))
-        return self._opened(entry.st_ino, ctx), entry
+        return self._opened(entry.st_ino, flags, ctx), entry
 
     @handler
     def open(self, node: int, flags: int, ctx: RequestContext) -> FileInfo:
@@ -324,12 +334,12 @@ class Operations(pyfuse3.Operations):
         # A file that a restore has just removed fails here, where the kernel can still look its
         # name up again; a read could only fail.
         self.requests.getattr(node)
-        return self._opened(node, ctx)
+        return self._opened(node, flags, ctx)
 
-    def _opened(self, node: int, ctx: RequestContext) -> FileInfo:
+    def _opened(self, node: int, flags: int, ctx: RequestContext) -> FileInfo:
         if node < LIVE_END:
             self._fs.hold(Ino(node))
-        return FileInfo(fh=_handle(node, ctx.uid), keep_cache=True)
+        return FileInfo(fh=_handle(node, ctx.uid, flags), keep_cache=True)
 
     def _opened_control(self, node: int, ctx: RequestContext) -> FileInfo:
         """Each who opens one has a node of its own, by which it is known whose a write is. Without
@@ -343,17 +353,19 @@ class Operations(pyfuse3.Operations):
     @handler
     def read(self, fh: int, offset: int, size: int) -> Buffer:  # type: ignore[override]
         # pyfuse3 takes any buffer, whatever its annotation says.
-        if (node := fh >> 1) in self._users:
+        if (node := _node_of(fh)) in self._users:
             return self.requests.connections.read(node, offset, size, self._users[node])
-        return self.requests.read(fh >> 1, offset, size)
+        return self.requests.read(node, offset, size)
 
     @handler
     def write(self, fh: int, offset: int, data: bytes) -> int:
-        node = fh >> 1
+        node = _node_of(fh)
         if (uid := self._users.get(node)) is not None:
             pid = self._writers[node]
             return self.requests.connections.write(node, offset, data, uid, pid)
         pid = self._writers[node] if is_control(node) else self._writers.pop(node, 0)
+        if fh & _APPENDS and node in self._fs.resized:
+            offset = self.requests.end_of(node, offset)
         return self.requests.write(node, offset, data, pid, keep_set_id=bool(fh & 1))
 
     @handler
@@ -363,7 +375,7 @@ class Operations(pyfuse3.Operations):
 
     @handler
     def release(self, fh: int) -> None:
-        node = fh >> 1
+        node = _node_of(fh)
         if node < LIVE_END:
             self._fs.drop(Ino(node))
             if node not in self._fs.held:

@@ -24,8 +24,9 @@ from ckptfs.model import ROOT_INO, Ino, Inode
 
 NAME = b".checkpoints"
 _LATEST = b"latest"
-_LATEST_NODE = HISTORY | 2
+#: The nodes of links are those of where they lead: the kernel keeps that for each node.
 _FIRST_TAG_NODE = HISTORY | 16
+_FIRST_LATEST_NODE = HISTORY | 1 << 35
 #: No checkpoint has a number of more digits.
 _DIGITS_MAX = 18
 
@@ -85,7 +86,8 @@ class HistoryDirectory:
             if checkpoint.tag
         }
         if checkpoints:
-            found[_LATEST] = (_LATEST_NODE, checkpoints[-1].id)
+            newest = checkpoints[-1].id
+            found[_LATEST] = (_FIRST_LATEST_NODE + newest, newest)
         return found
 
     def links(self) -> dict[bytes, tuple[int, int]]:

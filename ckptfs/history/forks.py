@@ -149,7 +149,9 @@ def delete(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint:
     if fs.line == fork.number:
         raise ForkInvalid(name, "it is the line that the request came from")
     own = filesystem_of(fs, fork.number)
-    last = seal(own, FORK, f"fork {name} as it was when it was deleted", fs.clock(), cause=cause)
+    deleted = f"fork {name} as it was when it was deleted"
+    message = "what a command left in a fork" if is_scratch(name) else deleted
+    last = seal(own, FORK, message, fs.clock(), cause=cause)
     for key, _ in list(store.orphans.walk()):
         if line_key_of(key)[1] == fork.number:
             store.orphans.delete(key)
@@ -159,6 +161,15 @@ def delete(fs: Filesystem, name: str, cause: Cause | None = None) -> Checkpoint:
     own.close()
     store.end_fork(fork.number)
     return last
+
+
+def last_states(store: Store) -> list[Checkpoint]:
+    """What forks were that have ended, as far as it is kept; the last that ended first."""
+    newest: dict[int, Checkpoint] = {}
+    for item in checkpoints(store):
+        if item.kind == FORK and item.fork and item.fork not in store.forks:
+            newest[item.fork] = item
+    return sorted(newest.values(), key=lambda item: item.id, reverse=True)
 
 
 def filesystem_of(fs: Filesystem, line: int) -> Filesystem:

@@ -212,7 +212,8 @@ def do_log(call: Call, path: bytes) -> JsonObject:
 
 
 def do_forks(call: Call) -> JsonObject:
-    """Of each fork where it is, where it parted, and how much it changed since."""
+    """Of each fork where it is, where it parted, and how much it changed since; and what those were
+    that have ended."""
     fs = call.service.fs
     places = _mounted_forks(os.fspath(fs.store.path))
     found = [fork for fork in forks.forks(fs.store) if not forks.is_scratch(fork.name)]
@@ -223,7 +224,8 @@ def do_forks(call: Call) -> JsonObject:
             | {"checkpoint_count": saved[fork.number]}
             | forks.changes_since_base(fs, fork)._asdict()
             for fork in interrupts.checked(found)
-        ]
+        ],
+        "last_states": [wire.checkpoint(item) for item in forks.last_states(fs.store)],
     }
 
 

@@ -247,7 +247,9 @@ _DECLARED = (
         of_the_store=True,
         tool="file_history",
     ),
-    Verb("forks", "queries", SANDBOX, result="forks", changes=NOTHING, tool="fork_list"),
+    Verb(
+        "forks", "queries", SANDBOX, result="forks last_states", changes=NOTHING, tool="fork_list"
+    ),
     Verb("restores", "queries", SANDBOX, result="restores", changes=NOTHING),
     # -- checkpoints and the documents that they carry
     Verb(

@@ -375,7 +375,7 @@ def test_without_the_package_it_says_how_to_get_it(desk: Desk) -> None:
         text=True,
         stdin=subprocess.DEVNULL,
     )
-    assert done.returncode == 78 and "pip install 'ckptfs[mcp]'" in done.stderr
+    assert done.returncode == 78 and f"{sys.executable} -m pip install 'mcp<3,>=2'" in done.stderr
 
 
 def test_lines_that_make_no_sense_do_not_end_it(desk: Desk) -> None:

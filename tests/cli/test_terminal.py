@@ -106,6 +106,21 @@ def test_a_short_verb_shows_no_bar_and_a_pipe_nothing_but_the_result(work: Works
 
 
 @needs_fuse
+def test_looking_at_what_a_try_left_says_how_to_come_back(work: Workspace) -> None:
+    words = ("try", "-w", work.path, "--", "touch", "tried")
+    with on_terminal(*words, env={**work.env, "SHELL": "/bin/ls"}) as (process, screen):
+        screen.see("look at it [l]")
+        screen.type("l")
+        screen.see("`exit` comes back to the question")
+        screen.see("tried")
+        screen.see("look at it [l]")
+        screen.type("n")
+        assert "for a day" in screen.rest()
+        assert process.wait() == 0
+    assert not (work.path / "tried").exists()
+
+
+@needs_fuse
 def test_a_list_has_colours_on_a_terminal_only(work: Workspace) -> None:
     with on_terminal("list", "-w", work.path, env=work.env) as (process, screen):
         assert "\x1b[33m    1\x1b[m" in screen.rest()

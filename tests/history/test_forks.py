@@ -345,6 +345,7 @@ def test_the_last_state_of_a_deleted_fork_is_a_checkpoint(work: Edits) -> None:
     last = forks.delete(work.fs, "idea")
     removal.reap(work.fs)
     assert last.kind == "fork" and forks.forks(work.store) == []
+    assert [item.id for item in forks.last_states(work.store)] == [last.id]
     again = fork(work, "idea", str(last.id))
     assert files(again) == {"f": b"idea", "g": b"unsaved"}
 

@@ -57,6 +57,22 @@ def test_a_work_tree_is_a_fork_beside_the_workspace(agent: Agent) -> None:
     assert [(state / "there").read_text() for state in states if (state / "there").exists()]
 
 
+def test_an_agent_in_a_work_tree_gets_one_of_that(agent: Agent) -> None:
+    work = agent.work.path
+    outer = Path(os.fsdecode(agent.call(asked(work, name="outer")).stdout.strip()))
+    (outer / "there").write_text("work")
+    made = agent.call(asked(outer, name="inner"))
+    inner = Path(os.fsdecode(made.stdout.strip()))
+    assert (inner, made.stderr) == (Path(f"{outer}.forks/inner"), b"")
+    assert (inner / "there").read_text() == "work"
+    # The outer one ends first; then the inner one is known by its own mount.
+    for path in (outer, inner):
+        gone = agent.call(removed(str(path)))
+        assert (gone.stdout, gone.stderr) == (b"", b"")
+    assert forks(agent) == []
+    assert not inner.parent.exists()
+
+
 def test_where_nothing_is_mounted_git_makes_it(agent: Agent, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     subprocess.run(["git", "init", "-q", repository], check=True)

@@ -94,6 +94,22 @@ def test_a_fork_is_a_tree_of_its_own(work: Workspace) -> None:
     assert (found["path"], found["added"], found["modified"]) == (str(idea), 1, 1)
 
 
+def test_a_path_through_the_link_to_a_fork_asks_for_nothing_more(work: Workspace) -> None:
+    """The kernel keeps where the link leads: a daemon that stands still is not asked."""
+    fork(work, "idea")
+    link = work.path / ".forks/idea"
+    target = os.readlink(link)
+    assert work.pid is not None
+    os.kill(work.pid, signal.SIGSTOP)
+    try:
+        done = subprocess.run(["readlink", link], capture_output=True, text=True, timeout=60)
+    finally:
+        os.kill(work.pid, signal.SIGCONT)
+    assert done.stdout == f"{target}\n"
+    run(work, "fork", "--rename", "idea", "other")
+    assert os.readlink(work.path / ".forks/other") != target
+
+
 def test_what_the_kernel_knew_of_forks_is_dropped(work: Workspace) -> None:
     place = work.path / ".forks"
     assert not place.exists()
@@ -177,6 +193,20 @@ def test_an_unmount_after_a_kill_leaves_no_dead_forks(work: Workspace) -> None:
     work.kill()
     succeed(work.cli("umount", work.path))
     assert not is_mounted(place) and not place.exists()
+
+
+def test_a_program_in_a_fork_goes_on_when_the_workspace_is_detached(work: Workspace) -> None:
+    idea, other = fork(work, "idea"), fork(work, "other")
+    with (idea / "file").open("w") as file:
+        assert work.cli("umount", work.path).returncode == 27
+        succeed(work.cli("umount", "--lazy", work.path))
+        assert not any(map(is_mounted, (work.path, idea, other)))
+        assert work.status()["state"] == "waiting for the last open file"
+        file.write("written later")
+    wait_until(lambda: work.status()["state"] == "unmounted", "the daemon has ended")
+    work.mount()
+    assert (idea / "file").read_text() == "written later"
+    assert os.listdir(other) == []
 
 
 def test_every_verb_works_in_a_fork(work: Workspace) -> None:

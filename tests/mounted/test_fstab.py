@@ -128,13 +128,23 @@ def test_install_links_the_programs_and_touches_nothing_else(tmp_path: Path) -> 
     (checkout / ".venv" / "bin").mkdir(parents=True)
     for name in programs:
         (checkout / ".venv" / "bin" / Path(name).name).touch(mode=0o755)
+    (checkout / ".venv" / "bin" / "ckptfs").write_text("#!/bin/sh\necho about $*\n")
     for _ in range(2):
         assert run("install").returncode == 0
+    assert (dest / "opt/x/share/man/man1/ckptfs.1").read_text() == "about manual\n"
+    completion = dest / "opt/x/share/bash-completion/completions/ckptfs"
+    assert completion.read_text() == "about completion bash\n"
     for name in programs:
         assert (dest / name).resolve() == checkout / ".venv" / "bin" / Path(name).name
+    daemon = checkout / ".venv" / "bin" / "ckptfs"
+    daemon.write_text("read line")
+    with subprocess.Popen(["sh", daemon], stdin=subprocess.PIPE):
+        held = run("uninstall")
+    assert held.returncode == 1 and "Nothing was removed" in held.stderr
+    assert all(os.path.lexists(dest / name) for name in programs)
     gone = run("uninstall")
     assert gone.returncode == 0 and "Histories stay in ~/.local/share/ckptfs" in gone.stdout
-    assert not any(os.path.lexists(dest / name) for name in programs)
+    assert not [path for path in dest.rglob("*") if not path.is_dir()]
     (dest / programs[1]).write_text("of another package")
     other = run("install")
     assert other.returncode == 1 and "mount.fuse.ckptfs" in other.stderr

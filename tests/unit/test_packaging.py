@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -60,3 +61,43 @@ def test_every_c_file_is_compiled_and_every_header_makes_it_anew() -> None:
     place = ROOT / "ckptfs" / "fuse" / "server"
     for suffix, listed in ((".c", server["sources"]), (".h", server["depends"])):
         assert {ROOT / path for path in listed} == set(place.glob(f"*{suffix}"))
+
+
+def test_every_file_of_the_package_goes_into_a_wheel() -> None:
+    """Modules as packages, the server's sources compiled, all else as data: pages need not."""
+    tools = PROJECT["tool"]["setuptools"]
+    (server,) = tools["ext-modules"]
+    built = {ROOT / path for path in (*server["sources"], *server["depends"])}
+    places = [place.parent for place in (ROOT / "ckptfs").rglob("__init__.py")]
+    for place in places:
+        package = ".".join(place.relative_to(ROOT).parts)
+        built.update(place.glob("*.py"))
+        for pattern in tools["package-data"].get(package, []):
+            found = {*place.glob(pattern)}
+            assert found, f"{package} has no {pattern}"
+            built.update(found)
+    tracked = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files", "-z", "ckptfs"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    there = {ROOT / path for path in tracked.split("\0")[:-1] if (ROOT / path).exists()}
+    assert {str(path) for path in there - built} <= {str(ROOT / "ckptfs/fuse/server/README.md")}
+
+
+SCRIPTS = [*(ROOT / "vagrant").rglob("*.sh"), *(ROOT / "vagrant/packaging").glob("p*rm")]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.name)
+def test_a_script_has_no_error_of_syntax(script: Path) -> None:
+    done = subprocess.run(["sh", "-n", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("script", ["install.sh", "packaging/deb.sh"])
+def test_every_program_of_the_package_is_put_in_place(script: str) -> None:
+    text = (ROOT / "vagrant" / script).read_text()
+    for program in PROJECT["project"]["scripts"]:
+        assert re.search(rf"bin/{re.escape(program)}\b", text), f"{script} leaves out {program}"

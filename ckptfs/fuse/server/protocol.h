@@ -39,14 +39,16 @@
 #define NS 1000000000LL
 
 /* What the kernel must be able to do, and what it is asked to do. The pages of a file are dropped
- * when they are said to be wrong, not because a write moved its time of change. Set-id bits are
- * cleared here, when the kernel says so. */
+ * when they are said to be wrong, not because a write moved its time of change. Where a link leads
+ * is kept with its pages: `.forks/NAME` is in every path into a fork. Set-id bits are cleared here,
+ * when the kernel says so. */
 #define NEEDED \
     (FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_NO_OPEN_SUPPORT | FUSE_MAX_PAGES | \
      FUSE_NO_OPENDIR_SUPPORT | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
 #define WANTED \
     (FUSE_ASYNC_READ | FUSE_BIG_WRITES | FUSE_DO_READDIRPLUS | FUSE_ASYNC_DIO | \
-     FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_EXPLICIT_INVAL_DATA | FUSE_HANDLE_KILLPRIV_V2)
+     FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_EXPLICIT_INVAL_DATA | FUSE_CACHE_SYMLINKS | \
+     FUSE_HANDLE_KILLPRIV_V2)
 
 /* Whether the kernel can do what it must. */
 static inline int is_able(const struct fuse_init_in *in)
