@@ -16,6 +16,7 @@ from bench.figures import HOUSEWORK_S, Found, Site, figure
 from bench.history import CHANGED, TIMEOUT_S, edit
 from bench.outcome import Comparison, Figure
 from bench.programs import GIT, run
+from bench.scale import Scale
 from bench.timing import Times
 
 _OPTIONS = ("--no-write-back", "--auto", "off")
@@ -42,7 +43,7 @@ def fork(site: Site) -> Found:
     times, counts = Times(), site.scale.fork_files
     found: list[Figure | Comparison] = []
     for count in counts:
-        times.add(_forked(base / f"{count}", count, site.scale.repeats))
+        times.add(_forked(base / f"{count}", count, site.scale))
         name, title = f"fork-{count}", f"fork of {count:,} files"
         found.append(times.comparison(name, _GROUP, title, name, [_OURS, _GIT, _COPY]))
     run("rm", "-rf", base)
@@ -59,7 +60,7 @@ def fork(site: Site) -> Found:
     return found
 
 
-def _forked(base: Path, count: int, repeats: int) -> Times:
+def _forked(base: Path, count: int, scale: Scale) -> Times:
     workspace, store = base / "workspace", base / "store"
     sources.write_tree(workspace, count)
     _git(workspace, "init", "-q")
@@ -67,16 +68,16 @@ def _forked(base: Path, count: int, repeats: int) -> Times:
     _git(workspace, "commit", "-qm", "base")
     run("cp", "-a", workspace, base / "plain")
     with mounted(workspace, store, *_OPTIONS):
-        return in_child(partial(_fork_rounds, base, count, repeats), TIMEOUT_S)
+        return in_child(partial(_fork_rounds, base, count, scale), TIMEOUT_S)
 
 
-def _fork_rounds(base: Path, count: int, repeats: int) -> Times:
+def _fork_rounds(base: Path, count: int, scale: Scale) -> Times:
     workspace, store, plain = base / "workspace", base / "store", base / "plain"
     times = Times()
     files = [each.path for each in sources.tree_entries(count) if not each.link]
     with product.connect(workspace, store) as client:
         client.call("save", {"message": "base"})
-        for number in range(repeats):
+        for number in range(scale.repeats):
             name = f"bench-{number}"
             made: list[dict[str, object]] = []
 
@@ -86,13 +87,14 @@ def _fork_rounds(base: Path, count: int, repeats: int) -> Times:
             copy, tree = base / f"copy-{number}", base / f"tree-{number}"
             add = partial(_git, plain, "worktree", "add", "-q", "--detach", str(tree))
             times.take(f"fork-{count} {_OURS}", ours)
-            times.take(f"fork-{count} {_GIT}", add)
-            reflink = ("cp", "-a", "--reflink=auto", plain, copy)
-            times.take(f"fork-{count} {_COPY}", partial(run, *reflink))
+            if number < scale.rival_repeats:
+                times.take(f"fork-{count} {_GIT}", add)
+                reflink = ("cp", "-a", "--reflink=auto", plain, copy)
+                times.take(f"fork-{count} {_COPY}", partial(run, *reflink))
+                run("rm", "-rf", copy, tree)
             edit(Path(str(made[0]["path"])), files, number)
             delete = partial(client.call, "fork_delete", {"name": name, "force": True})
             times.take(f"delete-{count}", delete)
-            run("rm", "-rf", copy)
     return times
 
 

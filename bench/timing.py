@@ -30,8 +30,9 @@ class Times:
         return statistics.median(self.seconds[name])
 
     def ratio(self, name: str, title: str, mine: str, theirs: str, mark: float) -> Figure:
-        """One thing as a share of another: the median of the repetitions' own ratios."""
-        pairs = zip(self.seconds[mine], self.seconds[theirs], strict=True)
+        """One thing as a share of another: the median of the repetitions' own ratios, of those in
+        which both were done."""
+        pairs = zip(self.seconds[mine], self.seconds[theirs], strict=False)
         value = statistics.median(a / b for a, b in pairs)
         note = f"{seconds_text(self.median(mine))} against {seconds_text(self.median(theirs))}"
         return Figure(name, title, value, "times", mark, note=note)

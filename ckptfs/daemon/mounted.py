@@ -132,7 +132,7 @@ class Mounted:
         #: What replies to requests, from the mount on.
         self.served = fuse.ServedBy("portable", "it is not mounted yet", False, "")
         self._scope = trio.CancelScope()
-        self._slices = Slices()
+        self._slices = Slices(lambda: service.fs.store.commits)
         options, policy = mount_options(plan), parse_policy(plan.auto)
         shared = Shared(plan.workspace, options, policy, self._slices)
         self._lines = Lines(service, shared)

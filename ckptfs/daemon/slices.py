@@ -3,8 +3,9 @@
 The work is a generator (`ckptfs.interrupts.Steps`): where it yields, everything is whole. A slice
 lasts 5 ms at most, and half a millisecond if a request waits. While programs are at work in the
 workspace, each slice is followed by a rest of twice its length, in which only requests are served:
-so programs have two thirds of the time, and a step that cannot be divided, such as a commit, meets
-about one request in a hundred. Work that only reads has no such steps, and rests for two
+so programs have two thirds of the time. A commit cannot be divided, and mostly one request waits
+for it; after one the rest is thirty times as long, so that it is one in more than a hundred. Work
+that only reads has no such steps, and rests for two
 milliseconds.
 
 One work runs at a time; the next one waits for its end, or until it waits itself for something else
@@ -31,11 +32,12 @@ T = TypeVar("T")
 #: How long a slice may last, in nanoseconds: at most, and where a request waits.
 _MOST_NS = 5_000_000
 _LEAST_NS = 500_000
-#: How long requests have the loop for themselves after a slice: as a multiple of its length, at
-#: least and at most.
+#: How long requests have the loop for themselves after a slice, and after one that committed: as a
+#: multiple of its length, at least and at most.
 _REST_TIMES = 2
+_REST_COMMIT_TIMES = 30
 _REST_LEAST_S = 0.002
-_REST_MOST_S = 0.05
+_REST_MOST_S = 0.3
 #: Programs are at work in the workspace if a request came no longer ago.
 _ACTIVE_S = 0.1
 #: In so many turns of the loop a request that waits is read for sure.
@@ -49,7 +51,15 @@ async def _nothing() -> None:
 class Slices:
     """Runs work in slices, one work at a time."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        commits: Callable[[], int] = lambda: 0,
+        *,
+        requests: Callable[[], int] = loop.requests,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``commits`` counts the commits of the store, ``requests`` what programs asked for."""
+        self._commits, self._requests, self._clock = commits, requests, clock
         self._turn = trio.Lock()
         #: How many requests there were, and when there was a new one.
         self._seen = 0
@@ -76,15 +86,16 @@ class Slices:
         has_turn = False
         try:
             while True:
-                begun = time.monotonic()
+                begun, commits = self._clock(), self._commits()
                 with around(), interrupts.watching(gone), interrupts.sliced(_budget()):
                     ended = interrupts.resume(steps, gone)
                 if isinstance(ended, Ended):
                     result: T = ended.result
                     return result
-                took = time.monotonic() - begun
+                took = self._clock() - begun
                 await between()
-                await self._give_way(_REST_TIMES * took if in_turn else 0)
+                times = _REST_TIMES if self._commits() == commits else _REST_COMMIT_TIMES
+                await self._give_way(times * took if in_turn else 0)
                 if ended and has_turn:
                     self._turn.release()
                     has_turn = False
@@ -109,7 +120,7 @@ class Slices:
 
     def _is_active(self) -> bool:
         """Whether programs are at work in the workspace."""
-        seen, now = loop.requests(), time.monotonic()
+        seen, now = self._requests(), self._clock()
         if seen != self._seen:
             self._seen, self._active_at = seen, now
         return now - self._active_at < _ACTIVE_S

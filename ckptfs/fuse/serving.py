@@ -10,6 +10,7 @@ import gc
 import logging
 import os
 import re
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from math import inf
@@ -50,6 +51,8 @@ INTERVAL_S = 1.0
 #: Since then it has what `protocol.h` calls NEEDED.
 _KERNEL_LEAST = (5, 11)
 _OLD_KERNEL = "the kernel is older than 5.11"
+#: How long another thread may hold the interpreter's lock while requests wait.
+_SWITCH_S = 0.0005
 #: How long a commit may make holes in the heap while requests wait.
 _PUNCHING_S = 0.005
 #: Reading alone fills memory with the store's map: look at it after so many requests.
@@ -85,6 +88,7 @@ async def serve(
     ``forks`` says what stands in `.forks`.
     """
     _tune_collector()
+    _tune_threads()
     connections = connections or Connections()
     logging.getLogger("pyfuse3").addFilter(is_awaited)
     operations = Operations(fs, options, history, guard, connect, forks)
@@ -235,6 +239,12 @@ def _mount_pinned(operations: Operations, mountpoint: Path, options: set[str]) -
             pyfuse3.init(operations, pinned, options)
             return True
     return False
+
+
+def _tune_threads() -> None:
+    """A thread that computes in Python (notifications one by one, a look through /proc) gives the
+    interpreter's lock back after so long, and requests wait for it: 5 ms unless one says."""
+    sys.setswitchinterval(_SWITCH_S)
 
 
 def _tune_collector() -> None:

@@ -50,8 +50,8 @@ _DATA = "data.mdb"
 
 #: How long one step may keep requests waiting, and how much of that is for one transaction of the
 #: copy, whose commit comes on top.
-_STEP_S = 0.005
-_PUT_S = 0.002
+_STEP_S = 0.001
+_PUT_S = 0.001
 #: Bytes in such a transaction.
 _PUT_BYTES = 1 << 20
 #: How often to look whether the copier has got on.

@@ -60,6 +60,7 @@ _GROUPS: dict[str, dict[str, str]] = {
     },
     "Trust": {
         "docs/GUARANTEES.md": "Guarantees",
+        "docs/CASES.md": "Case by case",
         "docs/PROOFS.md": "Proofs",
         "docs/SECURITY.md": "Security",
         "docs/BENCHMARKS.md": "Benchmarks",

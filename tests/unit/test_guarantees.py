@@ -1,4 +1,4 @@
-"""docs/GUARANTEES.md and PROOFS.md: every promise and every limit has tests, and these exist."""
+"""docs/CASES.md and PROOFS.md: every promise and every limit has tests, and these exist."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _functions(file: Path) -> set[str]:
 
 
 def test_promises_and_proofs_are_the_same_in_the_same_order() -> None:
-    promised = [row[:2] for row in _rows("GUARANTEES.md")]
+    promised = [row[:2] for row in _rows("CASES.md")]
     assert promised == [row[:2] for row in PROOFS]
 
 
