@@ -14,7 +14,7 @@ from ckptfs.history.diff.changed import TIMES
 from ckptfs.history.diff.changed import differences as differences_of
 from ckptfs.history.diff.tree import RENAMED, Change, Partners, TreeReader, compare_views
 from ckptfs.history.paths import ROOT_PATH, seek
-from ckptfs.model import ROOT_INO, Ino, Inode, Place
+from ckptfs.model import ROOT_INO, Epoch, Ino, Inode, Place
 from ckptfs.store import View
 from ckptfs.textdiff import TEXT_MAX
 
@@ -43,6 +43,8 @@ class Sides:
         self._to_theirs = Partners(self.base_tree, self.their_tree)
         self._back = Partners(self.our_tree, self.base_tree)
         self._across = Partners(self.our_tree, self.their_tree)
+        #: Directories that were looked up, by the epoch of their view and their path there.
+        self._directories: dict[tuple[Epoch, bytes], Ino] = {}
         #: What they did, but for times alone.
         self.changes = _changes(fs, base, theirs)
         #: The same, and what we did, by its path in the base.
@@ -102,19 +104,25 @@ class Sides:
 
     def place(self, view: View, path: bytes) -> Place:
         above, _, name = path.rpartition(b"/")
-        directory = seek(self._fs, view, above)
-        if directory is None:
-            raise LookupError(f"epoch {view.epoch} has no directory {above!r}")
-        return directory.ino, name
+        known = self._directories.get((view.epoch, above))
+        if known is None:
+            directory = seek(self._fs, view, above)
+            if directory is None:
+                raise LookupError(f"epoch {view.epoch} has no directory {above!r}")
+            known = self._directories[view.epoch, above] = directory.ino
+        return known, name
 
     def elsewhere(self, place: Place, inode: Inode) -> Place | None:
-        """Where they have what we moved to a place; None if they have no such thing."""
+        """Where they have what is ours at a place under another name, which one of us gave it; None
+        if they have no such thing."""
         if inode.is_dir:
             directory = self.their_tree.inode(inode.ino)
             return None if directory is None else (directory.parent, directory.name)
-        if self.our_tree.path(place) not in self._moved:
+        there = self.counterpart(place)
+        if there is None or there == (self._across.of(place[0]), place[1]):
             return None
-        return None if self.there(place) is None else self.counterpart(place)
+        found = self.their_tree.inode(self.their_tree.entry(there))
+        return None if found is None or found.is_dir else there
 
     def both_moved(self, ours: Ours) -> bool:
         """Whether they have the file that we moved under the name that we gave it, too."""

@@ -642,6 +642,21 @@ def test_what_they_moved_into_what_comes_back_comes_once(lines: Lines) -> None:
     assert lines.text(b"there/moved") == b"ours"
 
 
+def test_what_they_moved_away_is_not_in_the_way_of_what_they_put_there(lines: Lines) -> None:
+    lines.edits.mkdir(b"dir")
+    lines.edits.put(b"dir/x", b"x")
+    lines.edits.put(b"file", b"base")
+    lines.part()
+    lines.edits.move(b"file", b"moved")
+    lines.edits.move(b"dir", b"file")
+    lines.come_back()
+    lines.edits.remove(b"dir")
+    lines.edits.put(b"file", b"ours")
+    lines.merge(THEIRS)
+    assert set(lines.tree()) == {b"file", b"file/x", b"moved"}
+    assert lines.text(b"moved") == b"ours"
+
+
 def test_what_both_moved_alike_is_one_file_whatever_came_to_its_old_name(lines: Lines) -> None:
     lines.edits.put(b"old", numbered())
     lines.part()

@@ -327,6 +327,7 @@ def test_a_program_that_appends_goes_on_at_the_end_of_what_was_merged(
     assert (work.path / ".checkpoints" / save(work) / "text").read_text() == wanted
 
 
+@pytest.mark.compiled_only
 def test_a_fork_is_merged_into_another_and_into_main(work: Workspace) -> None:
     write(work, text=lines())
     made = succeed(work.cli("fork", "side", "-n", "2", "--json", "-w", work.path)).stdout
