@@ -12,6 +12,7 @@ from ckptfs.cli.output import JsonObject, safe
 from ckptfs.cli.workspace import find_workspace, hinting_at_paths, this_command
 from ckptfs.cli.worktrees import Made
 from ckptfs.connect import Session, open_workspace
+from ckptfs.control.client import Client
 from ckptfs.errors import CkptfsError, UsageError, shell
 from ckptfs.linked import Linked
 
@@ -139,7 +140,11 @@ def _refuse(args: Namespace, *options: str) -> None:
 def forks(args: Namespace) -> int:
     with open_workspace(find_workspace(args)) as session:
         record = session.call("forks")
-    parts = [_list_text(record["forks"]), *_last_states(record["last_states"])]
+        is_served = isinstance(session, Client)
+        failed = session.call("status")["forks_not_mounted"] if is_served else []
+    record["not_mounted"] = failed
+    why = map(output.unmounted_fork_text, failed)
+    parts = [_list_text(record["forks"]), *why, *_last_states(record["last_states"])]
     output.result(record, "\n".join(parts), as_json=args.json)
     return 0
 

@@ -159,6 +159,7 @@ def _say(plan: preflight.Plan, started: JsonObject, *, as_json: bool) -> None:
         "room": started["room"],
         "server": started["server"],
         "server_reason": started["server_reason"],
+        "forks_not_mounted": started["forks_not_mounted"],
         "history_lost": plan.history_lost,
         "daemon_died": plan.covered_by_dead,
         "moved_from": None if plan.moved_from is None else str(plan.moved_from),
@@ -174,6 +175,8 @@ def _say(plan: preflight.Plan, started: JsonObject, *, as_json: bool) -> None:
         output.note(line)
     if started["server"] == "portable":
         output.note(f"Served by {output.portable_text(started['server_reason'])}.")
+    for fork in started["forks_not_mounted"]:
+        output.note(output.unmounted_fork_text(fork))
     if started["room"] is not None:
         output.note(f"Room is short: {output.disk_space_text(started['room'])}.")
 

@@ -408,3 +408,9 @@ def _conflict(path: str, kept_as: str) -> str:
 def _unnamed(count: int, what: str) -> Iterator[str]:
     if count > NAMED_MAX:
         yield f"... and {count - NAMED_MAX:,} more {what}; --json names them."
+
+
+def unmounted_fork_text(fork: JsonObject) -> str:
+    """A sentence about a fork that could not be mounted."""
+    plain = f" What is written at {safe(fork['at'])} now is not in it." if fork["at"] else ""
+    return f"Fork {safe(fork['name'])} is not mounted: {safe(fork['reason'])}.{plain}"

@@ -75,6 +75,7 @@ def _of_daemon(workspace: Workspace, daemon: runtime.Daemon) -> JsonObject:
         "fork": None,
         "fork_of": None,
         "fork_names": None,
+        "forks_not_mounted": None,
         "unseen": None,
         "expired_for_room": None,
         "short_of_room": None,
@@ -305,6 +306,8 @@ def _forks(record: JsonObject) -> list[tuple[str, str]]:
         shown = ", ".join(names[:_FORKS_NAMED])
         more = f" and {len(names) - _FORKS_NAMED} more" if len(names) > _FORKS_NAMED else ""
         rows.append(("forks", f"{shown}{more}; `ckptfs forks` tells more"))
+    for fork in record.get("forks_not_mounted") or ():
+        rows.append(("not mounted", output.unmounted_fork_text(fork)))
     return rows
 
 

@@ -34,13 +34,14 @@ from ckptfs.errors import (
     MountpointBusy,
     OverlappingTrees,
     UsageError,
+    reason_of,
 )
 from ckptfs.fuse import Connection
 from ckptfs.fuse.forks_dir import NAME, ForkPoint
 from ckptfs.fuse.nodes import FORKS_ROOT
 from ckptfs.history import Cause, Checkpoint, forks
 from ckptfs.model import ROOT_INO, Ino
-from ckptfs.service.arguments import OnProgress
+from ckptfs.service.arguments import JsonObject, OnProgress
 from ckptfs.store.forks import Fork
 
 log = logging.getLogger(__name__)
@@ -48,6 +49,8 @@ log = logging.getLogger(__name__)
 #: How many may stand at once. Each is a mount, of which fusermount3 allows a user 1,000, and a
 #: few descriptors.
 FORKS_MAX = 500
+#: Why there is none in a workspace that the portable path serves.
+_NEEDED = "that takes the compiled server, which does not serve this workspace"
 #: Seconds for which an unmount is tried again while the kernel says EBUSY, and between two tries.
 _BUSY_PATIENCE = 2.0
 _LOOK_AGAIN = 0.02
@@ -82,6 +85,8 @@ class NamedForks:
         self._workspace = workspace
         self._store = lines.main.service.fs.store
         lines.on_end = self._ended
+        #: Why those are not mounted that could not be, by number.
+        self._failed: dict[int, str] = {}
 
     def points(self) -> Mapping[bytes, ForkPoint]:
         """What stands in `.forks`."""
@@ -93,6 +98,15 @@ class NamedForks:
 
     def all(self) -> list[Fork]:
         return [fork for fork in self._store.forks if not forks.is_scratch(fork.name)]
+
+    def not_mounted(self) -> list[JsonObject]:
+        """Those that could not be mounted, and why."""
+        failed = self._failed
+        return [
+            {"name": fork.name, "at": fork.at, "reason": failed[fork.number]}
+            for fork in self.all()
+            if fork.number in failed and self._lines.get(fork.number) is None
+        ]
 
     # -- making ------------------------------------------------------------------------------------
 
@@ -261,9 +275,12 @@ class NamedForks:
             self._lines.main.service.fs.commit()
 
     async def mount_all(self) -> None:
-        """Mount what is not mounted. One that cannot be is left in the store, and named in the
-        log; one whose own place is taken gets the usual one."""
-        if self._lines.connections.reason:
+        """Mount what is not mounted. One that cannot be is left in the store, and named in the log
+        and in `not_mounted`; one whose own place is taken gets the usual one."""
+        if reason := self._lines.connections.reason:
+            self._failed = {fork.number: f"{_NEEDED} ({reason})" for fork in self.all()}
+            if self._failed:
+                log.warning("forks are not mounted: %s (%s)", _NEEDED, reason)
             return
         for fork in self.all():
             if self._lines.get(fork.number) is None:
@@ -277,6 +294,8 @@ class NamedForks:
                 await self._mount(fork, place)
             except (CkptfsError, OSError) as error:
                 log.warning("cannot mount fork %s at %s: %s", fork.name, place, error)
+                said = error.message if isinstance(error, CkptfsError) else reason_of(error)
+                self._failed[fork.number] = said.rstrip(".")
             else:
                 return
 

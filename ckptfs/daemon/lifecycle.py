@@ -221,14 +221,17 @@ class _Start:
         """The scan that goes on behind the mount."""
         return None if self._brought is None else self._brought.scan
 
-    def announce(self, service: Service, served: fuse.ServedBy) -> None:
+    def announce(
+        self, service: Service, served: fuse.ServedBy, forks_not_mounted: list[JsonObject]
+    ) -> None:
         workspace = self.plan.workspace
         config.register(workspace, directory=self._place)
         runtime.publish(workspace, self.note._replace(state=runtime.SERVING))
         room = service.shortage()
         short = None if room is None else room._asdict()
         brought = None if self._brought is None else self._brought.result
-        record = {"pid": os.getpid(), "scan": brought, "room": short}
+        record: JsonObject = {"pid": os.getpid(), "scan": brought, "room": short}
+        record["forks_not_mounted"] = forks_not_mounted
         self._announcer.ready({**record, **served._asdict()})
         log.info("mounted")
 
@@ -240,7 +243,7 @@ def _serve(
 
     def started() -> None:
         stderr.release()
-        start.announce(service, mounted.served)
+        start.announce(service, mounted.served, mounted.forks_not_mounted())
 
     # From here on the store may know more than the lower directory.
     service.mark_lower(current=False)

@@ -237,6 +237,10 @@ class Mounted:
         except Exception as error:  # noqa: BLE001 - kept for the caller, outside of the nursery's group
             self._failure = error
 
+    def forks_not_mounted(self) -> list[JsonObject]:
+        """Forks that could not be mounted, and why."""
+        return self._forks.not_mounted()
+
     def _note_served(self, served: fuse.ServedBy) -> None:
         self.served = served
 
@@ -452,6 +456,7 @@ class Mounted:
             "fork": line.name,
             "fork_of": str(self._plan.workspace.path) if line.name else "",
             "fork_names": [fork.name for fork in self._forks.all()],
+            "forks_not_mounted": self.forks_not_mounted(),
             "unseen": line.auto.unseen,
             "expired_for_room": self._main.auto.expired_for_room,
             "short_of_room": room is not None,

@@ -489,6 +489,28 @@ def test_a_place_that_became_another_one_is_not_used_again(work: Workspace) -> N
     assert "cannot mount fork linked at" in work.trouble()
 
 
+def test_forks_that_cannot_be_mounted_are_named(
+    work: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = work.path.parent / "elsewhere"
+    fork(work, "idea", "--at", elsewhere)
+    work.umount()
+    monkeypatch.setenv("CKPTFS_SERVER", "off")
+    said = work.mount().stderr
+    assert "Fork idea is not mounted: that takes the compiled server" in said
+    assert f"What is written at {elsewhere} now is not in it." in said
+    listing = succeed(work.cli("forks", "-w", work.path)).stdout
+    assert "Fork idea is not mounted: that takes the compiled server" in listing
+    assert "Fork idea is not mounted" in succeed(work.cli("status", "-w", work.path)).stdout
+    (found,) = run(work, "forks")["not_mounted"]
+    assert (found["name"], found["at"]) == ("idea", str(elsewhere))
+    assert "forks are not mounted" in work.trouble()
+    run(work, "fork", "--delete", "idea")
+    assert run(work, "status")["forks_not_mounted"] == []
+    work.umount()
+    assert run(work, "forks")["not_mounted"] == []
+
+
 def test_a_rename_to_a_name_whose_place_is_taken(work: Workspace) -> None:
     place = fork(work, "one")
     (place / "file").write_text("kept")
