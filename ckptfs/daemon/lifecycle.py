@@ -44,6 +44,7 @@ from ckptfs.errors import (
     reason_of,
 )
 from ckptfs.fs import Filesystem
+from ckptfs.history import forks
 from ckptfs.service import Service
 from ckptfs.service.arguments import JsonObject, OnProgress
 from ckptfs.service.wire import progress_of, sync_result
@@ -331,6 +332,9 @@ def _save_from_gone(
 ) -> None:
     """The store was taken away under the daemon, which still has its files open: the lower
     directory is the only place where what programs wrote can stay."""
+    names = [fork.name for fork in service.fs.store.forks if not forks.is_scratch(fork.name)]
+    if names:
+        gone.message += f" So did its forks: {', '.join(names)}."
     log.error("%s", gone)
     if shutdown.writes_back:
         service.fs.store.abandon()

@@ -511,6 +511,22 @@ def test_forks_that_cannot_be_mounted_are_named(
     assert run(work, "forks")["not_mounted"] == []
 
 
+def test_forks_that_go_with_the_store_are_named() -> None:
+    with workspace() as work:
+        (work.path / "file").write_text("old")
+        fork(work, "idea", "--at", work.path.parent / "elsewhere")
+        work.store.rename(work.path.parent / "away")
+        (work.path / "file").unlink()
+        wait_until(lambda: not is_mounted(work.path), "the directory is uncovered")
+        assert work.pid is not None
+        wait_for_exit(work.pid)
+        work.pid = None
+        said = work.cli("status", "-w", work.path).stderr
+        assert "went with it. So did its forks: idea." in said
+        assert not is_mounted(work.path.parent / "elsewhere")
+        assert not (work.path / "file").exists()
+
+
 def test_a_rename_to_a_name_whose_place_is_taken(work: Workspace) -> None:
     place = fork(work, "one")
     (place / "file").write_text("kept")
