@@ -17,7 +17,8 @@ def _warm(path: Path) -> None:
 
 def _warm_up(*command: Path | str, expect: int = 0) -> None:
     """Until the kernel has all that it keeps: over FUSE the first time fills its caches, and the
-    second time it asks once more for the attributes of all that was read (docs/PERFORMANCE.md)."""
+    second time it asks once more for the attributes of all that was read (performance.md in
+    docs/design)."""
     for _ in range(2):
         run(*command, expect=expect)
 

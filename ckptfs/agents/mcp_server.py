@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, ParamSpec, TypeVar
+from typing import IO, Annotated, Any, Literal, ParamSpec, TypeVar
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
@@ -287,7 +289,7 @@ class Tools:
         if not confirm:
             following = "Nothing was changed. Call again with confirm=true to delete it."
             return DeletedFork(done=False, fork=found, checkpoint_id=None, next=following)
-        last = str(self._service.call("fork_delete", name=name)["checkpoint"])
+        last = str(self._service.delete_fork(name).id)
         following = f"fork_create with start={last} brings it back."
         return DeletedFork(done=True, fork=found, checkpoint_id=last, next=following)
 
@@ -331,6 +333,12 @@ class Tools:
         return answers.status(self._service.status(), len(changed.changes))
 
 
+#: Seconds that a command gets to end after it was asked to.
+_ENDING = 5
+#: The longest account of what a command changed that is read, in bytes.
+_RECORD_MAX = 64 << 20
+
+
 def _tried(workspace: Workspace, command: list[str], seconds: int, most: int) -> Tried:
     words = ["try", "--keep", "--json", "-w", str(workspace.path), "--", *command]
     with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as told:
@@ -340,28 +348,44 @@ def _tried(workspace: Workspace, command: list[str], seconds: int, most: int) ->
             stdout=said,
             stderr=told,
             cwd="/",
+            start_new_session=True,
         )
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.terminate()  # it ends the command, and the fork
-            process.wait()
+            _stop(process)
             raise ToolError(
                 f"The command did not end within {seconds} seconds and was stopped. "
                 "The workspace is as it was."
             ) from None
-        said.seek(0)
-        told.seek(0)
-        *lines, last = told.read().decode(errors="replace").rstrip("\n").split("\n")
-        output = said.read().decode(errors="replace") + "\n".join(lines)
-    return _as_tried(last, output[-most:] if most else "")
+        before, _, last = tail(told, _RECORD_MAX).rstrip("\n").rpartition("\n")
+        output = (tail(said, 4 * most) + before)[-most:] if most else ""
+    return _as_tried(last, output)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End a command and its fork; what does not end when it is asked to is killed, with what it
+    started, and the daemon ends the fork."""
+    process.terminate()
+    try:
+        process.wait(_ENDING)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def tail(file: IO[bytes], most: int) -> str:
+    """The end of a file, of which so many bytes are read."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - most))
+    return file.read(most).decode(errors="replace")
 
 
 def _as_tried(line: str, output: str) -> Tried:
     try:
         record = json.loads(line)
     except ValueError:
-        raise ToolError(f"{output}{line}".strip()) from None
+        raise ToolError(f"{output}{line[-TEXT_MAX:]}".strip()) from None
     if "checkpoint" not in record:
         raise ToolError(record.get("error", {}).get("message", line))
     number, changes = record["checkpoint"], record["changes"]

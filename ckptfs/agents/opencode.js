@@ -3,6 +3,7 @@
 // `server` is what version 1 of opencode calls, `setup` what version 2 does (and late versions 1,
 // with a context that has no tools). Nothing in here may throw: that would block a tool.
 import { spawn } from "node:child_process"
+import { createHash } from "node:crypto"
 import { lstat, readdir, writeFile } from "node:fs/promises"
 import { dirname, join } from "node:path"
 
@@ -93,12 +94,20 @@ function send(record) {
 
 // -- workspaces of opencode that are forks of the workspace ----------------------------------------
 
+// A name that a fork may have; one that had to be changed for that ends in a digest, so that two
+// names are never one fork.
+const forkName = (wanted) => {
+  const found = wanted.replace(/[^A-Za-z0-9._-]+/g, "-").slice(0, 90).replace(/[.-]+$/, "")
+  if (found === wanted) return found
+  return `${found}-${createHash("sha256").update(wanted).digest("hex").slice(0, 8)}`
+}
+
 // `ckptfs hook` says where the fork is; only then there is one.
 const forksOf = (directory) => ({
   name: "Fork",
   description: "A fork of this workspace by ckptfs, with everything in it, at once",
   configure: async (config) => {
-    const name = `opencode-${config.name || config.id || "fork"}`.replace(/[^A-Za-z0-9._-]+/g, "-")
+    const name = forkName(`opencode-${config.name || config.id || "fork"}`)
     const workspace = await patiently(workspaceAround(directory), 2000)
     if (!workspace) throw new Error(`${directory} is in no mounted workspace of ckptfs`)
     return { ...config, name, directory: `${workspace}.forks/${name}` }

@@ -1,25 +1,29 @@
 """Work trees for agents that make them by a hook: a fork of the workspace instead of git's.
 
 An agent that has such a hook makes no tree itself, so where there is no fork to be had, git makes
-one as the agent would have. A fork is mounted beside the workspace, in `WORKSPACE.forks`: agents
-refuse links and paths that lead back into the repository. A name that is asked for again is the
-same tree; one that is removed stays a checkpoint for a day.
+one as the agent would have, but never moves a branch that is there. A fork is mounted beside the
+workspace, in `WORKSPACE.forks`: agents refuse links and paths that lead back into the repository. A
+name that is asked for again is the same tree; one that is removed stays a checkpoint for a day.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import control_file, locating
 from ckptfs.agents import events, hook_call, hook_input
+from ckptfs.linked import Ask, Linked
 
 #: Behind the name of the workspace: the directory that forks are mounted in.
 BESIDE = ".forks"
 _ODD = re.compile(r"[^A-Za-z0-9._-]+")
+_NAME_MAX = 90
 
 
 def answer(event: events.Event) -> tuple[bytes, str]:
@@ -35,9 +39,14 @@ def answer(event: events.Event) -> tuple[bytes, str]:
 
 
 def fork_name(name: str) -> str:
-    """The name of the fork for a tree of that name: one that a fork may have."""
-    found = _ODD.sub("-", name).strip(".-")[:100]
-    return found if found and not found[0].isdigit() else f"tree-{found}".rstrip("-")
+    """The name of the fork for a tree of that name: one that a fork may have. One that had to be
+    changed for that ends in a digest, so that two names are never one tree."""
+    found = _ODD.sub("-", name).strip(".-")[:_NAME_MAX]
+    found = found if found and not found[0].isdigit() else f"tree-{found}".rstrip("-")
+    if found == name:
+        return found
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
+    return f"{found}-{digest[:8]}"
 
 
 class _Place(NamedTuple):
@@ -99,11 +108,24 @@ def _remove(event: events.Event) -> None:
     names = [fork["name"] for fork in forks if path in (fork["at"], fork["path"])]
     if place and names:
         # The agent is done with it, whatever still runs there.
-        place._replace(line=0).ask("fork_delete", {"name": names[0], "force": True})
+        linked = Linked(_asking_the_workspace(place), Path(place.path))
+        _, reason = linked.delete({"name": names[0], "force": True})
         if os.path.dirname(path).endswith(BESIDE):
             _remove_directory(os.path.dirname(path))
+        if reason:
+            raise OSError(f"git goes on listing it: {reason}")
         return
     _git(os.path.dirname(path), "worktree", "remove", "--force", path)
+
+
+def _asking_the_workspace(place: _Place) -> Ask:
+    """A fork cannot be deleted from within."""
+
+    def ask(op: str, args: hook_input.JsonObject) -> hook_input.JsonObject:
+        asked = place._replace(line=0) if op == "fork_delete" else place
+        return asked.ask(op, args)
+
+    return ask
 
 
 def _remove_directory(path: str) -> None:
@@ -112,11 +134,16 @@ def _remove_directory(path: str) -> None:
 
 
 def _by_git(where: str, name: str) -> str:
-    """As the agent makes it without a hook."""
+    """As the agent makes it without a hook; a branch of an earlier tree of that name is taken up
+    as it is, since it may have commits that are nowhere else."""
     top = _git(where, "rev-parse", "--show-toplevel")
     path = os.path.join(top, ".claude", "worktrees", name)
-    if not os.path.isdir(path):
-        _git(top, "worktree", "add", "-q", "-B", f"worktree-{name}", path)
+    if os.path.isdir(path):
+        return path
+    branch = f"worktree-{name}"
+    is_there = _git(top, "for-each-ref", f"refs/heads/{branch}")
+    words = [path, branch] if is_there else ["-b", branch, path]
+    _git(top, "worktree", "add", "-q", *words)
     return path
 
 

@@ -7,6 +7,7 @@ processes, the command line among them, use the same workspace meanwhile. Any th
 from __future__ import annotations
 
 import builtins
+import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +44,11 @@ from ckptfs.config import Workspace
 from ckptfs.control import runtime, transfer
 from ckptfs.control.client import Client
 from ckptfs.errors import MergeConflict, NotMounted, no_paths
+from ckptfs.linked import Linked
 from ckptfs.service.arguments import JsonObject, malformed, metadata_of
 from ckptfs.service.verbs import CALLER, find
+
+log = logging.getLogger(__name__)
 
 AnyPath = str | os.PathLike[str]
 
@@ -358,11 +362,17 @@ class CheckpointService:
         """End a fork; the checkpoint of its last state, which stays for a day. Raises `ForkBusy`
         while a process is in it, unless ``force``."""
         asked = {"name": name, "force": force, **self._sessions.caller()}
-        return self.get(str(self._sessions.call("fork_delete", asked)["checkpoint"]))
+        record, reason = self._linked().delete(asked)
+        if reason:
+            log.warning("git goes on listing the fork %s: %s", name, reason)
+        return self.get(str(record["checkpoint"]))
 
     def rename_fork(self, name: str, new: str) -> None:
         """Give a fork another name, and with it another path unless it was made with ``at``."""
-        self._sessions.call("fork_rename", {"name": name, "new": new})
+        self._linked().rename({"name": name, "new": new})
+
+    def _linked(self) -> Linked:
+        return Linked(self._sessions.call, self.workspace.path)
 
     def undo(
         self, dry_run: bool = False, *, token: str = "", if_unchanged: bool = False

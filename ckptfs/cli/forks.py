@@ -13,6 +13,7 @@ from ckptfs.cli.workspace import find_workspace, hinting_at_paths, this_command
 from ckptfs.cli.worktrees import Made
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import CkptfsError, UsageError, shell
+from ckptfs.linked import Linked
 
 #: How many that ended are listed.
 _LAST_MAX = 10
@@ -75,32 +76,27 @@ def _delete(args: Namespace) -> int:
     gone: list[JsonObject] = []
     linked: set[str] = set()
     with open_workspace(workspace) as session:
-        known = {each["name"]: Path(each["path"]) for each in session.call("forks")["forks"]}
+        forks = Linked(session.call, workspace.path)
         wanted = list(dict.fromkeys(args.names))
         for name in wanted:
-            if name not in known:  # before any of them is gone
+            if name not in forks.places:  # before any of them is gone
                 session.call("fork_delete", {"name": name, "force": False})
-        trees = [_main_path(session, workspace.path), *known.values()]
         try:
             for name in wanted:
-                path = known[name]
-                folder = worktrees.folder_of(path, trees)
-                asked = {"name": name, "force": args.force, **this_command()}
-                gone.append(session.call("fork_delete", asked))
-                if folder is not None:
-                    worktrees.remove(folder, path)
+                if forks.is_linked(name):
                     linked.add(name)
+                asked = {"name": name, "force": args.force, **this_command()}
+                record, reason = forks.delete(asked)
+                gone.append(record)
+                if reason:
+                    where = safe(str(forks.places[name]))
+                    output.note(f"ckptfs: git goes on listing {where}: {safe(reason)}.")
         except CkptfsError:
             if gone and not args.json:
                 output.result({}, _gone_text(gone, linked), as_json=False)
             raise
     output.result({"forks": gone}, _gone_text(gone, linked), as_json=args.json)
     return 0
-
-
-def _main_path(session: Session, path: Path) -> Path:
-    """Where the workspace itself is, also for a client that works in a fork."""
-    return Path(session.call("status")["fork_of"] or path)
 
 
 def _gone_text(gone: list[JsonObject], linked: Container[str]) -> str:
@@ -112,6 +108,9 @@ def _gone_text(gone: list[JsonObject], linked: Container[str]) -> str:
             f"Deleted fork {safe(name)}. Checkpoint {number} has its last state for a day.",
             f"  To bring it back: ckptfs fork {shell(name)} {git}--from {number}",
         ]
+        if each["cut_off"]:
+            users = safe(", ".join(each["cut_off"]))
+            lines.append(f"  Other mount namespaces had it open. It ended for them, too: {users}.")
     return "\n".join(lines)
 
 
@@ -122,13 +121,7 @@ def _rename(args: Namespace) -> int:
     old, new = args.names
     workspace = find_workspace(args)
     with open_workspace(workspace) as session:
-        record = session.call("fork_rename", {"name": old, "new": new})
-        if record["path"]:
-            trees = [Path(each["path"]) for each in session.call("forks")["forks"]]
-            trees.append(_main_path(session, workspace.path))
-            folder = worktrees.folder_of(Path(record["path"]), trees)
-            if folder is not None:
-                worktrees.follow(folder, Path(record["path"]))
+        record = Linked(session.call, workspace.path).rename({"name": old, "new": new})
     where = f": {safe(record['path'])}" if record["path"] else ""
     output.result(record, f"Fork {safe(old)} is {safe(new)} now{where}", as_json=args.json)
     return 0

@@ -3,7 +3,7 @@
 `git worktree add` wants an empty directory, and the fork has its files already. So the worktree is
 made beside it without files, and its link and index are put into the fork. It is locked, as git
 has it for trees that are not always mounted: `git worktree prune` lets it be while the workspace is
-unmounted. Knows nothing of the daemon.
+unmounted. Knows nothing of the daemon. What comes later in the fork's life is in `linked`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs.cli import output
 from ckptfs.errors import UsageError, shell
+from ckptfs.linked import follow
 
 _UNCHANGED = "Nothing was changed."
 _NOT_KEPT = "The fork was not kept."
@@ -99,31 +100,6 @@ def _take_back(root: Path, made: Made, path: Path) -> None:
     removal = ["worktree", "remove", "--force", "--force", str(path)]
     for words in [removal] if made.taken_up else [removal, ["branch", "-D", "--", made.name]]:
         subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False)
-
-
-def folder_of(fork: Path, trees: Iterable[Path]) -> Path | None:
-    """Where the repository of one of these trees keeps what it knows of a fork that is a linked
-    worktree of it."""
-    try:
-        link = (fork / ".git").read_text()
-    except (OSError, UnicodeDecodeError):
-        return None
-    folder = Path(link.removeprefix("gitdir:").strip())
-    known = {tree / ".git/worktrees" for tree in trees}
-    return folder if link.startswith("gitdir:") and folder.parent in known else None
-
-
-def remove(folder: Path, fork: Path) -> None:
-    """Have the repository forget a fork that was deleted. Its branch stays."""
-    try:
-        _git(folder.parents[2], "worktree", "remove", "--force", "--force", str(fork))
-    except UsageError as error:
-        output.note(f"ckptfs: git goes on listing {output.safe(str(fork))}. {error.message}")
-
-
-def follow(folder: Path, fork: Path) -> None:
-    """Tell the repository where a fork is now."""
-    (folder / "gitdir").write_text(f"{fork / '.git'}\n")
 
 
 def _git(root: Path, *words: str, left: str = _UNCHANGED) -> str:

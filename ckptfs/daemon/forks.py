@@ -10,6 +10,7 @@ mounted again by the next daemon.
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.daemon import mounts
 from ckptfs.daemon.lines import Line, Lines
+from ckptfs.daemon.shutdown import let_go
 from ckptfs.errors import (
     CkptfsError,
     ForkBusy,
@@ -38,6 +40,7 @@ from ckptfs.fuse.forks_dir import NAME, ForkPoint
 from ckptfs.fuse.nodes import FORKS_ROOT
 from ckptfs.history import Cause, Checkpoint, forks
 from ckptfs.model import ROOT_INO, Ino
+from ckptfs.service.arguments import OnProgress
 from ckptfs.store.forks import Fork
 
 log = logging.getLogger(__name__)
@@ -178,20 +181,24 @@ class NamedForks:
 
     # -- changing ----------------------------------------------------------------------------------
 
-    async def delete(self, name: str, cause: Cause, *, force: bool, asking: int) -> Checkpoint:
-        """End a fork; the checkpoint of its last state. Refused while a process is in it, unless
-        ``force`` says that it is dead for that one then."""
+    async def delete(
+        self, name: str, cause: Cause, *, force: bool, asking: int
+    ) -> tuple[Checkpoint, list[str]]:
+        """End a fork; the checkpoint of its last state, and who lost it in other mount namespaces.
+        Refused while a process is in it, unless ``force`` says that it is dead for that one
+        then."""
         fork = self._find(name)
         line = self._lines.get(fork.number)
+        cut_off = []
         if line is not None:
-            await self._unmount(line, "delete", force=force, asking=asking)
+            cut_off = await self._unmount(line, "delete", force=force, asking=asking)
         place = line.path if line is not None else self._place(fork)
         await trio.to_thread.run_sync(mounts.remove_point, place)
         fs = self._lines.main.service.fs
         last = forks.delete(fs, name, cause)
         fs.commit()
         await self._announce([fork])
-        return last
+        return last, cut_off
 
     async def rename(self, old: str, new: str, *, asking: int) -> Line | None:
         """Give a fork another name, and with it another place if it has the usual one: then no
@@ -223,19 +230,23 @@ class NamedForks:
         _require_own_name(name)
         return forks.find(self._store, name)
 
-    async def _unmount(self, line: Line, verb: str, *, force: bool, asking: int) -> None:
+    async def _unmount(self, line: Line, verb: str, *, force: bool, asking: int) -> list[str]:
+        """Unmount one; who lost it in other mount namespaces."""
         line.locate()
+        cut_off = []
         if not force:
             found = partial(mounts.holders, line.path, but=asking)
             users = await trio.to_thread.run_sync(found)
             if users:
                 raise ForkBusy(line.name, verb, users)
+            cut_off = await _let_go([line], asking)
         try:
             await self._end_patiently(line, detach=force)
         except OSError as error:
             if error.errno != errno.EBUSY:
                 raise
             raise ForkBusy(line.name, verb) from error
+        return cut_off
 
     # -- with the workspace ------------------------------------------------------------------------
 
@@ -276,6 +287,10 @@ class NamedForks:
             found = partial(mounts.holders_by_mount, places, but=asking)
             for place, users in (await trio.to_thread.run_sync(found)).items():
                 raise MountpointBusy(place, users)
+
+    async def let_go(self, asking: int, on_progress: OnProgress | None) -> list[str]:
+        """Wait a moment until nobody uses a fork in another mount namespace; who still does."""
+        return await _let_go([line for line in self._lines if line.name], asking, on_progress)
 
     async def unmount_all(self) -> None:
         """Unmount all before the workspace is; or none, if one of them is busy."""
@@ -318,7 +333,7 @@ class NamedForks:
                     await trio.to_thread.run_sync(leaving)
         with suppress(OSError):
             os.rmdir(self._workspace.forks)
-        self._lines.nursery.start_soon(_let_go, held, connections)
+        self._lines.nursery.start_soon(_release, held, connections)
 
     async def _end_patiently(self, line: Line, *, detach: bool) -> None:
         """Others may look at a mount for a moment, as they do at all of them."""
@@ -334,10 +349,23 @@ class NamedForks:
                 return
 
 
-async def _let_go(held: int, connections: Sequence[Connection]) -> None:
+async def _release(held: int, connections: Sequence[Connection]) -> None:
     for connection in connections:
         await connection.ended.wait()
     await trio.to_thread.run_sync(os.close, held)
+
+
+async def _let_go(
+    lines: Sequence[Line], asking: int, on_progress: OnProgress | None = None
+) -> list[str]:
+    """Only who has something of them open: every sandbox that is started has a copy of each."""
+    copies = [line.copies for line in lines if line.copies is not None]
+
+    def users() -> list[str]:
+        found = (each.users(but=asking) for each in copies)
+        return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+
+    return await let_go(partial(trio.to_thread.run_sync, users), on_progress)
 
 
 def _require_own_name(name: str) -> None:

@@ -28,7 +28,7 @@ from ckptfs.control.events import Hub
 from ckptfs.control.server import CONNECTIONS_MAX, Accepted, Peer
 from ckptfs.daemon import mounts
 from ckptfs.daemon.autosave import AutoSave
-from ckptfs.daemon.mounts import is_inside
+from ckptfs.daemon.mounts import Copies, is_inside
 from ckptfs.daemon.slices import Slices
 from ckptfs.daemon.watchers import WatchNotifier, heard
 from ckptfs.errors import ControlError, WorkspaceReadOnly
@@ -134,6 +134,10 @@ class Line:
         self.connection: Connection | None = None
         #: The device number of that mount.
         self.device = ""
+        #: What other mount namespaces have of it.
+        self.copies: Copies | None = None
+        #: One end at a time: an unmount of the workspace may meet that of the fork.
+        self.ending = trio.Lock()
         self._slices = shared.slices
 
     @property
@@ -277,8 +281,8 @@ class Lines:
         except BaseException:
             service.fs.close()
             raise
-        mount = mounts.mount_at(path)
-        line.device = "" if mount is None else mount.device
+        line.copies = Copies(path)
+        line.device = line.copies.device
         self._forks[fork.number] = line
         self.nursery.start_soon(self._serve, line, line.connection)
         return line
@@ -299,21 +303,22 @@ class Lines:
 
     async def end(self, line: Line, *, detach: bool) -> None:
         """Unmount a fork; with ``detach`` also from programs that still use it, for which it is
-        dead then. Raises OSError."""
-        connection = line.connection
-        if connection is None or not line.is_served:
-            return
-        line.locate()
-        place = mounts.uncovered(line.device, line.path)
-        await line.sync()
-        del self._forks[line.number]  # else its end would be taken for one from outside
-        try:
-            await trio.to_thread.run_sync(partial(mounts.unmount, place, detach=detach))
-        except BaseException:
-            self._forks[line.number] = line
-            raise
-        self.connections.remove(connection)
-        self._forget(line)
+        dead then, as it is for those in other mount namespaces. Raises OSError."""
+        async with line.ending:
+            connection = line.connection
+            if connection is None or not line.is_served:
+                return
+            line.locate()
+            place = mounts.uncovered(line.device, line.path)
+            await line.sync()
+            self._forks.pop(line.number, None)  # else its end would be taken for one from outside
+            try:
+                await trio.to_thread.run_sync(partial(mounts.unmount, place, detach=detach))
+            except BaseException:
+                self._forks[line.number] = line
+                raise
+            self.connections.remove(connection)
+            self._forget(line)
 
     def _forget(self, line: Line) -> None:
         self._forks.pop(line.number, None)

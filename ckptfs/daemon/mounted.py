@@ -517,9 +517,11 @@ class Mounted:
     ) -> JsonObject:
         cause = service.caller_of(line.service, request.args)
         async with self._forking:
-            last = await self._forks.delete(name, cause, force=force, asking=connection.peer_pid)
+            last, cut_off = await self._forks.delete(
+                name, cause, force=force, asking=connection.peer_pid
+            )
         self._wake_housekeeping()
-        return {"name": name, "checkpoint": last.id}
+        return {"name": name, "checkpoint": last.id, "cut_off": cut_off}
 
     async def _do_fork_rename(
         self, line: Line, _: Request, connection: Connection, *, name: str, new: str
@@ -573,32 +575,34 @@ class Mounted:
         with trio.move_on_after(_WAKING_PATIENCE):
             for line in self._lines:
                 await line.watch_notifier.idle()
-        await self._lines.sync_forks()
-        if force:
-            await self._shutdown.sync_kernel()
-            return True
-        if not lazy:
+        on_progress = self._replies.on_progress
+        if not lazy and not force:
             await self._shutdown.require_idle(asking)
             await self._forks.require_idle(asking)
-            if not await self._shutdown.wait_for_copies(self._replies.on_progress):
-                await self._shutdown.sync_kernel()
-                return True
+            force = not await self._shutdown.wait_for_copies(on_progress)
+            if not force:
+                self._shutdown.cut_off = await self._forks.let_go(asking, on_progress)
+        await self._lines.sync_forks()
         await self._shutdown.sync_kernel()
+        if force:
+            return True
         await self._scanning.may_be_left()
         unmount = partial(
             self._shutdown.unmount,
             write_back=write_back and self._shutdown.writes_back,
-            on_progress=self._replies.on_progress,
+            on_progress=on_progress,
         )
-        if lazy:  # programs go on in it, and in forks; their changes wait for the end
-            await self._forks.detach_with(self._plan.workspace.path, partial(unmount, lazy=True))
-            return False
-        await self._forks.unmount_all()
-        try:
-            await unmount(lazy=False)
-        except BaseException:
-            await self._forks.mount_all()
-            raise
+        async with self._forking:
+            if lazy:  # programs go on in it, and in forks; their changes wait for the end
+                path = self._plan.workspace.path
+                await self._forks.detach_with(path, partial(unmount, lazy=True))
+                return False
+            await self._forks.unmount_all()
+            try:
+                await unmount(lazy=False)
+            except BaseException:
+                await self._forks.mount_all()
+                raise
         self._scanning.stop()
         return False
 

@@ -422,9 +422,10 @@ class Copies:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        mount = mount_at(path)
+        table = all_mounts()
+        mount = next((each for each in reversed(table) if each.path == path), None)
         self.device = "" if mount is None else mount.device
-        self._groups = _groups_around(mount)
+        self._groups = _groups_around(mount, table)
 
     @property
     def device_number(self) -> int:
@@ -443,16 +444,26 @@ class Copies:
 
     def holders(self) -> list[str]:
         """The processes, as "name (PID)", in namespaces whose copy would outlive an unmount."""
+        return [f"{command_of(pid)} ({pid})" for pid in self._processes()]
+
+    def users(self, *, but: int = 0) -> list[str]:
+        """Those of them that have something of it open. Asks the mounted file system."""
+        device = self.device_number
+        return [
+            f"{command_of(pid)} ({pid})"
+            for pid in self._processes()
+            if pid != but and any(_device_of(link) == device for link, _ in _used(pid))
+        ]
+
+    def _processes(self) -> Iterator[int]:
         own = namespace_of("self")
         survives = {own: False, "": False}
-        found = []
         for pid in processes():
             namespace = namespace_of(pid)
             if namespace not in survives:
                 survives[namespace] = self._survives(_table_of(pid))
             if survives[namespace]:
-                found.append(f"{command_of(pid)} ({pid})")
-        return found
+                yield pid
 
     def _survives(self, table: list[Mount]) -> bool:
         by_number = {mount.number: mount for mount in table}
@@ -467,9 +478,9 @@ class Copies:
         )
 
 
-def _groups_around(mount: Mount | None) -> set[str]:
+def _groups_around(mount: Mount | None, table: list[Mount]) -> set[str]:
     """The peer groups to which the mount around this one tells what happens on it."""
-    around = next((other for other in all_mounts() if mount and other.number == mount.parent), None)
+    around = next((other for other in table if mount and other.number == mount.parent), None)
     words = [] if around is None else [word.partition(":") for word in around.propagation]
     return {group for kind, _, group in words if kind == "shared"}
 

@@ -18,7 +18,7 @@ import logging
 import os
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -130,18 +130,8 @@ class Shutdown:
 
     async def wait_for_copies(self, on_progress: OnProgress | None) -> bool:
         """Give other mount namespaces a moment to let go; whether none has a copy any more."""
-        deadline = trio.current_time() + COPIES_PATIENCE
-        reported = on_progress is None
-        while found := await self._copy_holders():
-            if on_progress is not None and not reported:
-                on_progress({"waiting_for": shortened(found), "seconds": COPIES_PATIENCE})
-                reported = True
-            if trio.current_time() >= deadline:
-                self.cut_off = shortened(found)
-                log.info("ending it for other mount namespaces, too: %s", ", ".join(self.cut_off))
-                return False
-            await trio.sleep(_LOOK_AGAIN)
-        return True
+        self.cut_off = await let_go(self._copy_holders, on_progress)
+        return not self.cut_off
 
     async def _copy_holders(self) -> list[str]:
         return [] if self._copies is None else await _in_thread(self._copies.holders)
@@ -238,6 +228,25 @@ class Shutdown:
                 self._write_back(None)
             except WriteBackIncomplete as error:
                 log.warning("%s", error)  # the end tries again
+
+
+async def let_go(
+    find_holders: Callable[[], Awaitable[list[str]]], on_progress: OnProgress | None = None
+) -> list[str]:
+    """Wait a moment until nobody has a copy of a mount any more. Who still has one then, for whom
+    it ends, too."""
+    deadline = trio.current_time() + COPIES_PATIENCE
+    reported = on_progress is None
+    while found := await find_holders():
+        if on_progress is not None and not reported:
+            on_progress({"waiting_for": shortened(found), "seconds": COPIES_PATIENCE})
+            reported = True
+        if trio.current_time() >= deadline:
+            cut_off = shortened(found)
+            log.info("ending it for other mount namespaces, too: %s", ", ".join(cut_off))
+            return cut_off
+        await trio.sleep(_LOOK_AGAIN)
+    return []
 
 
 def added_up(before: SyncResult, last: SyncResult) -> SyncResult:

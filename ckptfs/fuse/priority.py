@@ -11,7 +11,7 @@ since it works for programs alone and briefly. So the compiled server takes, whi
   (`sched_autogroup_enabled`), the niceness of a process counts in its session alone, where the
   daemon has no rival: there the session's counts.
 
-The setting `serve.priority` leaves out the second. docs/PERFORMANCE.md has the figures.
+The setting `serve.priority` leaves out the second. docs/design/performance.md has the figures.
 """
 
 from __future__ import annotations

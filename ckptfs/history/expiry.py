@@ -33,12 +33,14 @@ from ckptfs.history.retention import (
     Shortage,
     Verdicts,
     candidates,
+    credible,
     has_credible_times,
     is_short,
     judge,
 )
 from ckptfs.history.space import Freed, held_bytes, holds_more
 from ckptfs.interrupts import Steps
+from ckptfs.model import MAIN_LINE
 from ckptfs.store import Store
 from ckptfs.store.metadata import NEXT_FORK
 
@@ -70,13 +72,14 @@ def _judge(
     fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
 ) -> Verdicts:
     fs.flush()
+    now_ns = fs.clock() if now_ns is None else now_ns
     return judge(
         checkpoints(fs.store),
         policy,
-        fs.clock() if now_ns is None else now_ns,
+        now_ns,
         _figures(fs.store, given_bytes),
         undo=_steps_back(fs),
-        held=_held(fs),
+        held=_held(fs, now_ns),
         lines=fs.store.heads.keys(),
         insight=insight(fs),
     )
@@ -104,7 +107,7 @@ def _judge_quickly(
         now_ns,
         figures,
         undo=_steps_back(fs),
-        held=_held(fs),
+        held=_held(fs, now_ns),
         lines=lines,
         insight=insight(fs),
         among=shown,
@@ -134,8 +137,8 @@ def _steps_back(fs: Filesystem) -> list[int]:
 _DELETED_FORK_NS = 86_400_000_000_000
 
 
-def _held(fs: Filesystem) -> dict[int, str]:
-    """What stays because of forks, and why."""
+def _held(fs: Filesystem, now_ns: int) -> dict[int, str]:
+    """What stays because of forks, and why. A clock that jumped counts as it does in a plan."""
     store = fs.store
     found: dict[int, str] = {}
     if not store.metadata.number(NEXT_FORK, 0):
@@ -143,12 +146,16 @@ def _held(fs: Filesystem) -> dict[int, str]:
     for epoch in store.forks.bases:
         if (base := of_epoch(store, epoch)) is not None:
             found[base.id] = "a fork stands on it"
-    since_ns = fs.clock() - _DELETED_FORK_NS
-    for item in expirable(store):
-        was_fork = item.kind == FORK and item.fork and item.fork not in store.forks
-        if was_fork and item.time_ns >= since_ns:
-            found[item.id] = "the last state of a deleted fork"
+    last_states = {item.id for item in expirable(store) if _is_last_state(store, item)}
+    if last_states:
+        for item in credible(checkpoints(store), now_ns):
+            if item.id in last_states and item.time_ns >= now_ns - _DELETED_FORK_NS:
+                found[item.id] = "the last state of a deleted fork"
     return found
+
+
+def _is_last_state(store: Store, item: Checkpoint) -> bool:
+    return item.kind == FORK and item.fork != MAIN_LINE and item.fork not in store.forks
 
 
 def _is_precious(store: Store, checkpoint: Checkpoint) -> bool:
@@ -197,14 +204,14 @@ def room_makers(
     the oldest first. The newest checkpoint before a deletion stays, and with ``keep_young`` also
     those younger than ``keep_all``."""
     fs.flush()
-    every = checkpoints(fs.store)
+    every, now_ns = checkpoints(fs.store), fs.clock()
     moments = [item for item in every if item.is_moment and not spares(item)]
     verdicts = judge(
         every,
         policy,
-        fs.clock(),
+        now_ns,
         undo=_steps_back(fs),
-        held=_held(fs),
+        held=_held(fs, now_ns),
         lines=fs.store.heads.keys(),
     )
     held = next((item.id for item in reversed(every) if _keeps_a_loss(fs.store, item)), None)

@@ -167,7 +167,7 @@ def has_credible_times(oldest_first: Sequence[Checkpoint], now_ns: int) -> bool:
     return not times or (times[-1] <= now_ns and all(map(le, times, times[1:])))
 
 
-def _credible(oldest_first: list[Checkpoint], now_ns: int) -> list[Checkpoint]:
+def credible(oldest_first: list[Checkpoint], now_ns: int) -> list[Checkpoint]:
     """The checkpoints with times that never decrease and are not in the future: a clock that was
     wrong for a while must make checkpoints neither old at once nor young for ever. Those from the
     future keep their distances from each other."""
@@ -178,8 +178,8 @@ def _credible(oldest_first: list[Checkpoint], now_ns: int) -> list[Checkpoint]:
     for index in reversed(range(len(times))):
         ahead = max(ahead, times[index] - following) if times[index] > now_ns else 0
         following = times[index] = times[index] - ahead
-    credible = accumulate(times, max)
-    return [replace(item, time_ns=ns) for item, ns in zip(oldest_first, credible, strict=True)]
+    rising = accumulate(times, max)
+    return [replace(item, time_ns=ns) for item, ns in zip(oldest_first, rising, strict=True)]
 
 
 class Verdicts:
@@ -196,7 +196,7 @@ class Verdicts:
         ordered = sorted(checkpoints, key=attrgetter("id"))
         #: The times as recorded: they say which hour and day a checkpoint belongs to.
         self._recorded_ns = {item.id: item.time_ns for item in ordered}
-        newest_first = _credible(ordered, now_ns)[::-1]
+        newest_first = credible(ordered, now_ns)[::-1]
         self._all = [item for item in newest_first if not item.is_moment]
         #: Those between which a checkpoint stands, newest first.
         self._among = self._all if among is None else among[::-1]

@@ -616,7 +616,7 @@ _DECLARED = (
         DAEMON,
         SAME_PATHS,
         (_NAME, Parameter("force", FLAG, False)),
-        result="name checkpoint",
+        result="name checkpoint cut_off",
         event=FORK_DELETED,
         tool="fork_delete",
     ),

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult
 
-from ckptfs.agents.mcp_server import Tools
+from ckptfs.agents.mcp_server import Tools, tail
 from ckptfs.service.verbs import VERBS
 from tests.agents.conftest import Desk
 from tests.support.mounting import workspace
@@ -202,6 +203,30 @@ def test_a_command_is_tried_in_a_fork_compared_and_merged(desk: Desk) -> None:
 
     (desk.path / "a").write_text("base\n")
     served(desk, talk, "--allow-commands")
+
+
+@pytest.mark.deep
+def test_a_command_that_does_not_end_when_it_is_asked_to_is_killed(desk: Desk) -> None:
+    async def talk(ask: Asked) -> None:
+        script = f"trap '' TERM; while touch {desk.path}/on && [ ! -e {beside} ]; do sleep 1; done"
+        said = await ask.refused("command_try", command=["sh", "-c", script], seconds=1)
+        assert "did not end within 1 seconds" in said
+        assert "on" not in desk.files()
+
+    beside = desk.path.parent / "end"
+    try:
+        served(desk, talk, "--allow-commands")
+    finally:
+        beside.touch()
+
+
+def test_of_a_long_output_only_the_end_is_read() -> None:
+    with tempfile.TemporaryFile() as file:
+        file.truncate(1 << 42)
+        file.seek(0, os.SEEK_END)
+        file.write(b"the end")
+        assert tail(file, 7) == "the end"
+        assert tail(file, 8) == "\0the end"
 
 
 def test_a_fork_is_made_merged_and_deleted(desk: Desk) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ckptfs import AsyncCheckpointService, CheckpointService
+from ckptfs.cli.worktrees import Made, link_all
 from ckptfs.errors import ForkBusy, ForkTaken, ForkUnknown, NotMounted
 
 
@@ -93,3 +94,25 @@ def test_without_a_mount_there_is_no_fork(plain: CheckpointService) -> None:
     with pytest.raises(NotMounted):
         plain.fork("idea")
     assert plain.forks() == []
+
+
+def test_git_follows_a_linked_worktree_that_is_renamed_and_deleted(
+    service: CheckpointService,
+) -> None:
+    root = service.workspace.path
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        command = ["git", "-C", str(root), *identity, *words]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    idea = service.fork("idea", without=["/.git"])
+    link_all(root, [Made("idea", idea.workspace.path, taken_up=False)])
+    service.rename_fork("idea", "plan")
+    (fork,) = service.forks()
+    assert str(fork.path) in git("worktree", "list")
+    service.delete_fork("plan")
+    assert len(git("worktree", "list").splitlines()) == 1
+    assert "idea" in git("branch")

@@ -369,6 +369,24 @@ def test_the_last_state_of_a_deleted_fork_stays_for_a_day(work: Edits) -> None:
     assert last.id in [decision.id for decision in gone]
 
 
+@pytest.mark.parametrize("jump_ns", [3 * DAY_NS, -3 * DAY_NS], ids=["forward", "back"])
+def test_a_day_is_one_of_the_daemon_and_not_of_a_clock_that_jumped(
+    work: Edits, jump_ns: int
+) -> None:
+    fork(work, "idea").put("f", b"idea")
+    last = forks.delete(work.fs, "idea")
+    history.seal(work.fs, "manual", "", work.fs.clock())
+    now_ns = work.fs.clock()
+    policy = RetentionPolicy(keep_all_ns=0, hourly_ns=0, daily_ns=0, moments_max=0)
+    if jump_ns < 0:  # it was deleted while the clock was ahead
+        now_ns += jump_ns + DAY_NS + 1
+        history.seal(work.fs, "manual", "", now_ns)
+        now_ns += DAY_NS + 1
+    work.fs.clock.now_ns += jump_ns  # type: ignore[attr-defined]
+    gone = [decision.id for decision in expiry.expire(work.fs, policy, now_ns).gone]
+    assert (last.id in gone) == (jump_ns < 0)
+
+
 def test_what_a_fork_stands_on_does_not_expire(work: Edits) -> None:
     forks.create(work.fs, "idea")
     base = forks.base_of(work.store, forks.find(work.store, "idea"))

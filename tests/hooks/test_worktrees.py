@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -35,16 +36,19 @@ def test_a_work_tree_is_a_fork_beside_the_workspace(agent: Agent) -> None:
     work = agent.work.path
     (work / "src").mkdir(exist_ok=True)
     (work / "src" / "unsaved").write_text("not saved yet")
-    made = agent.call(asked(work / "src", name="feature/x"))
+    made = agent.call(asked(work / "src", name="feature-x"))
     path = made.stdout.decode().splitlines()[-1]
     assert (path, made.stderr) == (f"{work}.forks/feature-x", b"")
     assert os.path.realpath(path) == path
     assert Path(path, "src", "unsaved").read_text() == "not saved yet"
     Path(path, "src", "there").write_text("work")
     assert not (work / "src" / "there").exists()
-    again = agent.call(asked(work, name="feature/x"))
+    again = agent.call(asked(work, name="feature-x"))
     assert again.stdout == made.stdout
     assert forks(agent) == ["feature-x"]
+    other = agent.call(asked(work, name="feature/x")).stdout.decode().strip()
+    assert other not in ("", path) and not Path(other, "src", "there").exists()
+    agent.call(removed(other))
     gone = agent.call(removed(path))
     assert (gone.stdout, gone.stderr) == (b"", b"")
     assert forks(agent) == []
@@ -82,6 +86,34 @@ def test_where_nothing_is_mounted_git_makes_it(agent: Agent, tmp_path: Path) -> 
     assert not os.path.exists(path)
 
 
+def test_a_tree_of_git_that_is_asked_for_again_has_the_commits_that_it_had(
+    agent: Agent, tmp_path: Path
+) -> None:
+    repository = tmp_path / "repository"
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    commit = [*identity, "commit", "-q", "--allow-empty", "-m"]
+    subprocess.run(["git", "-C", repository, *commit, "first"], check=True)
+    path = agent.call(asked(repository, name="x")).stdout.decode().strip()
+    subprocess.run(["git", "-C", path, *commit, "not merged"], check=True)
+    agent.call(removed(path))
+    again = agent.call(asked(repository, name="x"))
+    assert again.stdout.decode().strip() == path, again.stderr
+    log = subprocess.run(["git", "-C", path, "log", "--format=%s"], capture_output=True, text=True)
+    assert log.stdout.splitlines() == ["not merged", "first"]
+
+
+def test_a_removed_fork_that_is_a_linked_worktree_is_none_for_git_any_more(agent: Agent) -> None:
+    work = agent.work.path
+    subprocess.run(["git", "init", "-q", work], check=True)
+    git = ["git", "-C", str(work), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "first"], check=True)
+    succeed(agent.work.cli("fork", "x", "--git", "--at", f"{work}.forks/x", "-w", str(work)))
+    assert agent.call(removed(f"{work}.forks/x")).stderr == b""
+    trees = subprocess.run([*git, "worktree", "list"], capture_output=True, check=True).stdout
+    assert len(trees.splitlines()) == 1
+
+
 def test_where_none_can_be_had_no_path_is_printed(agent: Agent, tmp_path: Path) -> None:
     done = agent.call(asked(tmp_path))
     assert done.stdout == b""
@@ -90,12 +122,17 @@ def test_where_none_can_be_had_no_path_is_printed(agent: Agent, tmp_path: Path) 
     assert (done.stdout, b"names no path" in done.stderr) == (b"", True)
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [("x", "x"), ("a/b c", "a-b-c"), ("12", "tree-12"), ("..", "tree"), ("", "tree")],
-)
-def test_a_name_is_one_that_a_fork_may_have(name: str, wanted: str) -> None:
-    assert fork_name(name) == wanted
+@pytest.mark.parametrize("name", ["x", "a-b", "A.b_c"])
+def test_a_name_that_a_fork_may_have_is_its_name(name: str) -> None:
+    assert fork_name(name) == name
+
+
+def test_two_names_are_two_forks() -> None:
+    names = ["a b", "a-b", "a/b", "a-b-", ".a-b", "12", "tree-12", "..", "", "tree", "\udcff"]
+    names += ["x" * 100, "x" * 101, "x" * 102]
+    found = [fork_name(name) for name in names]
+    assert len(set(found)) == len(names)
+    assert all(not re.search(r"[^A-Za-z0-9._-]|^[.0-9-]", name) for name in found)
 
 
 def test_the_hook_is_installed_when_asked_for(agent: Agent) -> None:
@@ -140,7 +177,8 @@ def test_a_workspace_of_opencode_is_a_fork(agent: Agent, tmp_path: Path) -> None
     plugin = tmp_path / "ckptfs.mjs"
     shutil.copy(work.path / ".opencode/plugins/ckptfs.js", plugin)
     (tmp_path / "host.mjs").write_text(HOST)
-    for more, left in (([], ["opencode-an-idea"]), (["remove"], [])):
+    name = fork_name("opencode-an idea")
+    for more, left in (([], [name]), (["remove"], [])):
         ran = subprocess.run(
             ["node", tmp_path / "host.mjs", plugin, work.path, "an idea", *more],
             env={**os.environ, **work.env},
@@ -149,6 +187,6 @@ def test_a_workspace_of_opencode_is_a_fork(agent: Agent, tmp_path: Path) -> None
             timeout=60,
         )
         assert (ran.returncode, ran.stderr) == (0, "")
-        place = f"{work.path}.forks/opencode-an-idea"
+        place = f"{work.path}.forks/{name}"
         assert json.loads(ran.stdout) == {"type": "local", "directory": place}
         assert forks(agent) == left

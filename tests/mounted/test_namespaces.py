@@ -155,6 +155,68 @@ def test_a_store_that_goes_away_ends_it_in_every_namespace(work: Workspace) -> N
     work.pid = None
 
 
+#: Changes a file by a mapping, and again when it is asked to end.
+MAPPER = """
+import mmap, os, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+pages = mmap.mmap(file, 4096)
+pages[0] = ord("1")
+open(sys.argv[2] + ".begun", "w").close()
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.01)
+pages[0] = ord("2")
+"""
+
+
+@contextmanager
+def fork_mapped_elsewhere(work: Workspace) -> Iterator[tuple[Path, Path]]:
+    """A fork of which another namespace, which has nothing else of the workspace, has a file
+    mapped; and the path whose appearance ends that."""
+    (work.path / "file").write_bytes(b"0" * 4096)
+    made = json.loads(succeed(work.cli("fork", "idea", "--json", "-w", work.path)).stdout)
+    fork, flag, inside = Path(made["forks"][0]["path"]), work.path.parent / "end", work.path.parent
+    inside /= "inside"
+    inside.mkdir()
+    only_the_fork = 'set -e; mount --bind "$1" "$2"; umount -l "$1" "$3"; shift 3; exec "$@"'
+    shell = ["sh", "-c", only_the_fork, "sh", str(fork), str(inside), str(work.path)]
+    run = [sys.executable, "-c", MAPPER, str(inside / "file"), str(flag)]
+    with copy(AS_ROOT, *shell, *run):
+        wait_until(Path(f"{flag}.begun").exists, "somebody has the fork's file mapped")
+        yield fork, flag
+
+
+@pytest.mark.needs_root
+@pytest.mark.compiled_only
+def test_a_fork_that_another_namespace_has_open_is_waited_for(work: Workspace) -> None:
+    """What it changes in mapped pages meanwhile is kept."""
+    with fork_mapped_elsewhere(work) as (fork, flag):
+        command = [sys.executable, "-m", "ckptfs", "umount", work.path]
+        asking = subprocess.Popen(
+            command, env={**os.environ, **work.env}, stderr=subprocess.PIPE, text=True
+        )
+        assert asking.stderr is not None
+        assert "Waiting up to 3 s" in asking.stderr.readline()
+        flag.touch()
+        asking.communicate(timeout=20)
+    assert asking.returncode == 0 and work.pid is not None
+    wait_for_exit(work.pid)
+    work.mount()
+    assert (fork / "file").read_bytes()[:2] == b"20"
+
+
+@pytest.mark.deep
+@pytest.mark.needs_root
+@pytest.mark.compiled_only
+def test_a_deleted_fork_ends_in_every_namespace_and_names_the_processes(work: Workspace) -> None:
+    with fork_mapped_elsewhere(work):
+        gone = work.cli("fork", "--delete", "idea", "--json", "-w", work.path)
+    (record,) = json.loads(succeed(gone).stdout)["forks"]
+    (user,) = record["cut_off"]
+    assert user.startswith("python")
+    last = work.path / ".checkpoints" / str(record["checkpoint"])
+    assert (last / "file").read_bytes()[:2] == b"10"
+
+
 @pytest.mark.needs_program("bwrap")
 def test_force_does_not_wait(work: Workspace) -> None:
     with copy(SANDBOX):
