@@ -530,7 +530,18 @@ class Planner:
         path = self._path_at(to, name)
         if theirs.is_dir:
             self._new_paths[theirs.ino] = path
-        self.plan.makes.append(Make(theirs, to, name, path, self._sides.is_further(theirs)))
+        self.plan.makes.append(Make(theirs, to, name, path, self._is_further(theirs)))
+
+    def _is_further(self, theirs: Inode) -> bool:
+        """Whether a name that they added is one more of a file of ours that has what they did to
+        it."""
+        if not self._sides.is_further(theirs):
+            return False
+        was = self._sides.base_tree.inode(theirs.ino)
+        if (theirs.ino, theirs.ino) in self._compared or was is None:
+            return True
+        base, there = self._sides.base, self._sides.theirs
+        return MODIFIED not in differences_of(self._fs, base, was, there, theirs)
 
     def _path_at(self, to: Directory, name: bytes) -> bytes:
         """Where a name in a directory of the result is here, or would be."""

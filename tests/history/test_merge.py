@@ -789,6 +789,24 @@ def test_a_name_that_they_added_is_one_of_our_file_only_if_it_is_theirs(lines: L
     assert names_of(lines) == {frozenset({b"a", b"further"}), frozenset({b"x"}), frozenset({b"z"})}
 
 
+def test_a_name_beside_ours_has_what_they_did(lines: Lines) -> None:
+    lines.edits.put(b"a", b"base")
+    lines.edits.link(b"a", b"d")
+    lines.edits.symlink(b"b", b"elsewhere")
+    lines.part()
+    lines.edits.remove(b"b")
+    lines.edits.link(b"a", b"b")
+    lines.edits.put(b"a", b"theirs")
+    lines.edits.remove(b"d")
+    lines.come_back()
+    lines.edits.remove(b"b")
+    lines.edits.link(b"a", b"b")
+    lines.edits.remove(b"a")
+    lines.merge(MARKERS)
+    assert (lines.text(b"b"), lines.text(b"a")) == (b"base", b"theirs")
+    assert lines.text(b"b~%d" % lines.theirs.id) == b"theirs"
+
+
 def test_a_further_name_that_both_made_is_no_conflict(lines: Lines) -> None:
     lines.edits.put(b"a", numbered())
     lines.part()
