@@ -5,11 +5,12 @@ Everyone has the same files on the same disk. Times of ckptfs are those of its v
 socket, as a Python program calls them; those of git and cp are whole commands.
 """
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench import process, product, sources
+from bench import process, product, quiet, sources
 from bench.child import in_child
 from bench.contestants import mounted
 from bench.figures import HOUSEWORK_S, Found, Site, figure
@@ -190,15 +191,32 @@ def speed(site: Site) -> Found:
             f"{name} live",
             _SPEED_MARK,
         )
-        for name in _PROGRAMS
+        for name in _ROWS
     ]
 
 
+def _status(root: Path, _: Path) -> None:
+    _git(root / "tree", "status", "--porcelain")
+
+
+def _search(root: Path, _: Path) -> None:
+    """By ripgrep, as agents search, where it is installed."""
+    words = ("rg", "-uuq") if shutil.which("rg") else ("grep", "-rq")
+    run(*words, _ABSENT, root / "tree", expect=1)
+
+
+def _untar(root: Path, tar: Path) -> None:
+    run("tar", "-C", root / "out", "-xf", tar)
+
+
 _PROGRAMS: dict[str, Callable[[Path, Path], object]] = {
-    "untar": lambda root, tar: run("tar", "-C", root / "out", "-xf", tar),
-    "git-status": lambda root, tar: _git(root / "tree", "status", "--porcelain"),
-    "grep": lambda root, tar: run("grep", "-rq", _ABSENT, root / "tree", expect=1),
+    "untar": _untar,
+    "git-status": _status,
+    "search": _search,
 }
+#: Those that are done with cold caches, too.
+_READERS = ("git-status", "search")
+_ROWS = (*_PROGRAMS, *(f"{name}-cold" for name in _READERS))
 
 
 def _speeds(base: Path, repeats: int) -> Times:
@@ -208,13 +226,19 @@ def _speeds(base: Path, repeats: int) -> Times:
         client.call("fork", {"name": "bench"})
         places = {"live": workspace, "fork": workspace / ".forks" / "bench"}
         for number in range(repeats + 1):
+            # The first time is for the caches.
+            into = times if number else Times()
             for where, root in places.items():
                 (root / "out").mkdir()
                 for name, program in _PROGRAMS.items():
-                    # The first time is for the caches.
-                    into = times if number else Times()
                     into.take(f"{name} {where}", partial(program, root, base / "tree.tar"))
                 run("rm", "-rf", root / "out")
+        for _ in range(repeats):
+            for where, root in places.items():
+                for name in _READERS:
+                    quiet.drop_caches()
+                    program = partial(_PROGRAMS[name], root, base / "tree.tar")
+                    times.take(f"{name}-cold {where}", program)
         client.call("fork_delete", {"name": "bench", "force": True})
     return times
 
