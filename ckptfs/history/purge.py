@@ -174,7 +174,8 @@ def purging(
     if not doomed.inodes:
         return Purged(everything, [])
     _owe(fs.store, ())
-    elsewhere = yield from _elsewhere(fs.store, remover.pieces)
+    # To its end: nothing is left that the same purge once more could be asked for.
+    elsewhere = yield from interrupts.unstopped(_elsewhere(fs.store, remover.pieces))
     return Purged(everything, elsewhere)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -74,25 +71,6 @@ def test_a_long_value_keeps_the_columns(plain: ScratchHome) -> None:
 # -- the documents ---------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-#: What makes a line a form to fill in, or more than one command.
-FORM = re.compile(r"[\[|…<>($;]|\.\.\.")
-
-
-def _commands(document: Path) -> Iterator[str]:
-    """The commands that a document shows, without the remarks behind them."""
-    for line in document.read_text().splitlines():
-        block = re.match(r" {4}(?:\$ )?(ckptfs .*)", line)
-        for command in [block[1]] if block else re.findall(r"`(ckptfs [a-z][^`]*)`", line):
-            yield re.sub(r"(\s+#|\s{3,}).*", "", command)
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_command_of_a_document_can_be_typed(document: Path) -> None:
-    for command in _commands(document):
-        words = [] if FORM.search(command) else shlex.split(command)[1:]
-        if len(words) > 1 and words[0] != "team":  # a verb by itself is only named
-            make_parser(words).parse_args(words)
 
 
 @pytest.mark.parametrize("verb", VERBS)
