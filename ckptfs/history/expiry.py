@@ -38,7 +38,7 @@ from ckptfs.history.retention import (
     is_short,
     judge,
 )
-from ckptfs.history.space import Freed, held_bytes, holds_more
+from ckptfs.history.space import Freed, holds_more, weigher
 from ckptfs.interrupts import Steps
 from ckptfs.model import MAIN_LINE
 from ckptfs.store import Store
@@ -120,7 +120,7 @@ def insight(fs: Filesystem) -> Insight:
     return Insight(
         partial(_is_precious, store),
         partial(_precedes_a_loss, store),
-        partial(held_bytes, store),
+        weigher(store),
         partial(holds_more, store),
         Freed(store),
     )

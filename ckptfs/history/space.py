@@ -1,16 +1,19 @@
 """Space: what deleting a checkpoint would free.
 
-It is estimated from the changes of the epochs after the checkpoint. `held_bytes` is quick: other
+It is estimated from the changes of the epochs after the checkpoint. `weigher` is quick: other
 checkpoints may hold the same bytes, and the store may have compressed them. `Freed` considers both.
 Where all bytes of a store are is counted in `ckptfs.history.account`.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Container, Iterable, Iterator
+import time
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from ckptfs.history.checkpoints import LOST, Checkpoint, of_epoch
@@ -31,15 +34,55 @@ from ckptfs.store.format import (
 _LOOKED_AT = 20_000
 #: How many answers about moments to cache.
 _ANSWERS_MAX = 4096
+#: What still grows is weighed again after so many times as long as that took.
+_REST = 50
 
 
-def held_bytes(store: Store, checkpoint: Checkpoint) -> int:
-    """About how many bytes only this checkpoint holds."""
-    if checkpoint.epoch not in store.epochs:
-        return 0
-    view = store.view(checkpoint.epoch).bare
-    children = store.epoch_tree.children(checkpoint.epoch)
-    return max((_taken_away(store, view, child) for child in children), default=0)
+class _Weight(NamedTuple):
+    """What a checkpoint holds beside these epochs after it, and until when that is believed."""
+
+    children: frozenset[Epoch]
+    bytes: int
+    until: float
+
+
+_weights: WeakKeyDictionary[Store, dict[Epoch, _Weight]] = WeakKeyDictionary()
+
+
+def weigher(store: Store) -> Callable[[Checkpoint], int]:
+    """For one look at all checkpoints: about how many bytes only this one holds.
+
+    What is sealed is weighed once. What still grows is weighed again when that takes a small part
+    of the time. One look weighs so much only: what is left counts as the last time, or as nothing,
+    and the next look goes on.
+    """
+    known = _weights.setdefault(store, {})
+    looked_at = 0
+
+    def weigh(checkpoint: Checkpoint) -> int:
+        nonlocal looked_at
+        if checkpoint.epoch not in store.epochs:
+            return 0
+        children = frozenset(store.epoch_tree.children(checkpoint.epoch))
+        found, began = known.get(checkpoint.epoch), time.monotonic()
+        if found is not None and found.children == children and began < found.until:
+            return found.bytes
+        if looked_at >= _LOOKED_AT:
+            return found.bytes if found is not None else 0
+        view, heaviest = store.view(checkpoint.epoch).bare, 0
+        for child in children:
+            entities = list(islice(store.changes.walk(child, store.inodes.kind), _LOOKED_AT))
+            looked_at += len(entities)
+            heaviest = max(heaviest, _taken_away(store, view, child, entities))
+        ended = time.monotonic()
+        is_sealed = all(store.epochs[child].sealed for child in children)
+        until = math.inf if is_sealed else ended + _REST * (ended - began)
+        if len(known) >= _ANSWERS_MAX:
+            known.clear()
+        known[checkpoint.epoch] = _Weight(children, heaviest, until)
+        return heaviest
+
+    return weigh
 
 
 def holds_more(store: Store, moment: Checkpoint) -> bool:
@@ -71,10 +114,9 @@ def _takes_more(store: Store, moment: Checkpoint, child: Epoch) -> bool:
     return False
 
 
-def _taken_away(store: Store, view: View, child: Epoch) -> int:
-    """The bytes of a view's files that a child of it removed or replaced."""
+def _taken_away(store: Store, view: View, child: Epoch, entities: Iterable[bytes]) -> int:
+    """The bytes of a view's files that a child of it removed or replaced, of these inodes."""
     after = store.view(child).bare
-    entities = islice(store.changes.walk(child, store.inodes.kind), _LOOKED_AT)
     return sum(_lost_of(store, view, after, entity) for entity in entities)
 
 

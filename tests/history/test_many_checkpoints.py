@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from ckptfs import history
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.nodes import Nodes
-from ckptfs.history import Checkpoint, checkpoints, removal
+from ckptfs.history import Checkpoint, checkpoints, removal, space
 from ckptfs.history.authors import attribution_of
 from ckptfs.history.checkpoints import find, nearest, numbered, of_epoch
 from ckptfs.history.expiry import decide, expire, heaviest, insight
 from ckptfs.history.retention import Figures, RetentionPolicy, judge
+from ckptfs.history.space import weigher
 from ckptfs.model import ROOT_INO, Epoch
 from ckptfs.service import Service
 from ckptfs.service.service import perform
@@ -224,6 +225,37 @@ def test_hooks_do_no_more_after_many_tasks(work: Edits) -> None:
 
     few, many = grow(FEW), grow(MANY)
     assert many - few < FEW
+
+
+def test_what_is_sealed_is_weighed_once(work: Edits) -> None:
+    for number in range(3):
+        for name in range(MANY):
+            work.put(f"{name}", b"%d" % number * 100)
+        work.save(f"{number}")
+    found = checkpoints(work.store)
+    weights: list[list[int]] = []
+
+    def weigh() -> None:
+        weights.append(list(map(weigher(work.store), found)))
+
+    first, again = lines_of(weigh), lines_of(weigh)
+    assert weights[0] == weights[1] and weights[0][1] >= 100 * MANY
+    assert again < first / 20
+    removal.delete(work.fs, [found[2]])
+    assert weigher(work.store)(found[1]) > 0, "what is after it now is the head's"
+
+
+def test_one_look_weighs_so_much_only(work: Edits, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(space, "_LOOKED_AT", 2)
+    for number in range(4):
+        save(work, number)
+    found = checkpoints(work.store)[:-1]
+
+    def weighed() -> int:
+        return sum(weight > 0 for weight in map(weigher(work.store), found))
+
+    looks = [weighed() for _ in range(3)]
+    assert 0 < looks[0] < looks[-1] == 3
 
 
 def test_freeing_many_epochs_looks_at_each_a_few_times(work: Edits) -> None:
