@@ -64,9 +64,7 @@ def fork(site: Site) -> Found:
 def _forked(base: Path, count: int, scale: Scale) -> Times:
     workspace, store = base / "workspace", base / "store"
     sources.write_tree(workspace, count)
-    _git(workspace, "init", "-q")
-    _git(workspace, "add", ".")
-    _git(workspace, "commit", "-qm", "base")
+    _make_repository(workspace)
     run("cp", "-a", workspace, base / "plain")
     with mounted(workspace, store, *_OPTIONS):
         return in_child(partial(_fork_rounds, base, count, scale), TIMEOUT_S)
@@ -105,9 +103,7 @@ def merge(site: Site) -> Found:
     base, count = site.base / "merge", site.scale.history_files
     workspace, store, plain = base / "workspace", base / "store", base / "plain"
     sources.write_tree(workspace, count)
-    _git(workspace, "init", "-q")
-    _git(workspace, "add", ".")
-    _git(workspace, "commit", "-qm", "base")
+    _make_repository(workspace)
     run("cp", "-a", workspace, plain)
     with mounted(workspace, store, *_OPTIONS):
         times = in_child(partial(_merges, base, count, site.scale.repeats), TIMEOUT_S)
@@ -176,9 +172,7 @@ def speed(site: Site) -> Found:
     base, count = site.base / "fork-speed", site.scale.tree_files
     workspace, store = base / "workspace", base / "store"
     sources.write_tree(workspace / "tree", count)
-    _git(workspace / "tree", "init", "-q")
-    _git(workspace / "tree", "add", ".")
-    _git(workspace / "tree", "commit", "-qm", "base")
+    _make_repository(workspace / "tree")
     run("tar", "-C", workspace, "-cf", base / "tree.tar", "tree")
     with mounted(workspace, store, *_OPTIONS):
         times = in_child(partial(_speeds, base, site.scale.repeats), TIMEOUT_S)
@@ -241,6 +235,12 @@ def _speeds(base: Path, repeats: int) -> Times:
                     times.take(f"{name}-cold {where}", program)
         client.call("fork_delete", {"name": "bench", "force": True})
     return times
+
+
+def _make_repository(tree: Path) -> None:
+    _git(tree, "init", "-q")
+    _git(tree, "add", ".")
+    _git(tree, "commit", "-qm", "base")
 
 
 def _git(directory: Path, *words: str) -> None:

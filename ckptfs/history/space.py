@@ -75,8 +75,7 @@ def weigher(store: Store) -> Callable[[Checkpoint], int]:
             looked_at += len(entities)
             heaviest = max(heaviest, _taken_away(store, view, child, entities))
         ended = time.monotonic()
-        is_sealed = all(store.epochs[child].sealed for child in children)
-        until = math.inf if is_sealed else ended + _REST * (ended - began)
+        until = math.inf if _are_sealed(store, children) else ended + _REST * (ended - began)
         if len(known) >= _ANSWERS_MAX:
             known.clear()
         known[checkpoint.epoch] = _Weight(children, heaviest, until)
@@ -92,11 +91,15 @@ def holds_more(store: Store, moment: Checkpoint) -> bool:
     if answer is None:
         children = store.epoch_tree.children(moment.epoch)
         answer = any(_takes_more(store, moment, child) for child in children)
-        if all(store.epochs[child].sealed for child in children):
+        if _are_sealed(store, children):
             if len(known) >= _ANSWERS_MAX:
                 known.clear()
             known[moment.epoch] = answer
     return answer
+
+
+def _are_sealed(store: Store, epochs: Iterable[Epoch]) -> bool:
+    return all(store.epochs[epoch].sealed for epoch in epochs)
 
 
 #: Answers about moments whose following epochs are sealed.
