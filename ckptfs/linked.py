@@ -41,15 +41,12 @@ class Linked:
         record = self._ask("fork_delete", asked)
         if path is None or folder is None:
             return record, ""
-        root = folder.parents[2]
-        command = ["git", "-C", str(root), "worktree", "remove", "--force", "--force", str(path)]
+        words = ("worktree", "remove", "--force", "--force", str(path))
         try:
-            done = subprocess.run(command, capture_output=True, check=False)
+            done = run_git(folder.parents[2], *words)
         except OSError as error:
             return record, f"git cannot be run ({error.strerror})"
-        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        reason = said.removeprefix("fatal: ") or f"it ended with {done.returncode}"
-        return record, reason if done.returncode else ""
+        return record, reason_of_git(done)
 
     def rename(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Have the daemon rename a fork, and the repository follow it."""
@@ -70,6 +67,26 @@ class Linked:
         folder = Path(link.removeprefix("gitdir:").strip())
         known = {tree / ".git/worktrees" for tree in self._trees}
         return folder if link.startswith("gitdir:") and folder.parent in known else None
+
+
+def run_git(where: str | Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Raises OSError if it cannot be run."""
+    return subprocess.run(
+        ["git", "-C", str(where), *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+    )
+
+
+def reason_of_git(done: subprocess.CompletedProcess[str]) -> str:
+    """Why git failed, in its own words; empty if it did not."""
+    if not done.returncode:
+        return ""
+    last = done.stderr.strip().rpartition("\n")[2].removeprefix("fatal: ")
+    return last or f"it ended with {done.returncode}"
 
 
 def follow(folder: Path, fork: Path) -> None:

@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from ckptfs import control_file, locating
 from ckptfs.agents import events, hook_call, hook_input
-from ckptfs.linked import Ask, Linked
+from ckptfs.linked import Ask, Linked, reason_of_git, run_git
 
 #: Behind the name of the workspace: the directory that forks are mounted in.
 BESIDE = ".forks"
@@ -148,12 +147,7 @@ def _by_git(where: str, name: str) -> str:
 
 
 def _git(where: str, *words: str) -> str:
-    command = ["git", "-C", where, *words]
-    done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise OSError(
-            done.stderr.strip().rpartition("\n")[2] or f"git ended with {done.returncode}"
-        )
+    done = run_git(where, *words)
+    if reason := reason_of_git(done):
+        raise OSError(f"git: {reason}")
     return done.stdout.strip()

@@ -9,7 +9,6 @@ unmounted. Knows nothing of the daemon. What comes later in the fork's life is i
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 from ckptfs.cli import output
 from ckptfs.errors import UsageError, shell
-from ckptfs.linked import follow
+from ckptfs.linked import follow, reason_of_git, run_git
 
 _UNCHANGED = "Nothing was changed."
 _NOT_KEPT = "The fork was not kept."
@@ -99,19 +98,15 @@ def _take_back(root: Path, made: Made, path: Path) -> None:
     """Take a link back as far as it was made, and its branch if that is new."""
     removal = ["worktree", "remove", "--force", "--force", str(path)]
     for words in [removal] if made.taken_up else [removal, ["branch", "-D", "--", made.name]]:
-        subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False)
+        run_git(root, *words)
 
 
 def _git(root: Path, *words: str, left: str = _UNCHANGED) -> str:
     """What git prints. Raises UsageError, which ends with what is ``left``."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, text=True, check=False
-        )
+        done = run_git(root, *words)
     except FileNotFoundError:
         raise UsageError(f"Cannot use git: it is not installed. {left}") from None
-    if done.returncode != 0:
-        last = done.stderr.strip().rpartition("\n")[2].removeprefix("fatal: ")
-        said = last or f"it ended with {done.returncode}"
-        raise UsageError(f"Cannot fork with --git: git: {said}. {left}", hint="")
+    if reason := reason_of_git(done):
+        raise UsageError(f"Cannot fork with --git: git: {reason}. {left}", hint="")
     return done.stdout
