@@ -61,13 +61,17 @@ def _daemon_of(site: Site) -> int:
 
 #: Housework comes two seconds after the last change, and once.
 HOUSEWORK_S = 4.0
+#: And after so long without a request it begins to pack history.
+PACKING_BEGINS_S = 15.0
 
 
 @figure("idle-cpu")
 def idle_cpu(site: Site) -> list[Figure]:
+    """Once history is packed, which begins after 15 seconds without a request."""
     pid = _daemon_of(site)
     in_child(partial(quiet.settle, [site.contestant]), _TIMEOUT_S)
-    time.sleep(HOUSEWORK_S)
+    time.sleep(HOUSEWORK_S + PACKING_BEGINS_S)
+    process.wait_until_quiet(pid, _TIMEOUT_S)
     seconds = site.scale.idle_seconds
     cpu_before, wake_ups_before = process.cpu_ns(pid), process.wake_ups(pid)
     time.sleep(seconds)

@@ -15,6 +15,9 @@ Where it yields it may be left: `Interrupted` is raised there, and the verb says
 A verb that only reads may have a limit, too (`limited`), where others wait for the thread: beyond
 it, `check` raises `OverBudget`, and the caller has the verb run elsewhere.
 
+What is computed for long in another thread asks with `rest` between its pieces whether to wait,
+as the one that has it computed says (`resting`).
+
 A signal to this process itself may come anywhere; what must not be left half done is `deferred`.
 """
 
@@ -68,6 +71,8 @@ class _State(_local):
     due: Callable[[], bool] | None = None
     #: When a verb that only reads has to give way.
     until = math.inf
+    #: Returns when a long computation may go on; None where it need not wait.
+    rest: Callable[[], None] | None = None
 
 
 _state = _State()
@@ -149,6 +154,22 @@ def is_due() -> bool:
     return _state.due is not None and _state.due()
 
 
+@contextmanager
+def resting(pause: Callable[[], None]) -> Iterator[None]:
+    """Compute something for long beside others; ``pause`` returns when it may go on."""
+    before, _state.rest = _state.rest, pause
+    try:
+        yield
+    finally:
+        _state.rest = before
+
+
+def rest() -> None:
+    """Between two pieces of a long computation: wait as long as that is wanted."""
+    if _state.rest is not None:
+        _state.rest()
+
+
 def resume(steps: Steps[T], gone: Callable[[], bool] | None = None) -> Ended[T] | float:
     """Run the next step of a verb, and have it end there if its client has gone; how it ended, if
     it did, else how many seconds it waits for something else."""
@@ -168,6 +189,15 @@ def finish(steps: Steps[T]) -> T:
     with closing(steps), sliced(_is_time_to_look if watched else None):
         while not isinstance(ended := resume(steps, _has_gone if watched else None), Ended):
             time.sleep(ended)
+    result: T = ended.result
+    return result
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Run steps to their end within one; their result."""
+    with closing(steps), sliced(None):
+        while not isinstance(ended := resume(steps), Ended):
+            pass
     result: T = ended.result
     return result
 

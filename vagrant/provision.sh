@@ -305,6 +305,7 @@ install_locked() {
         die "Cannot install what ckptfs needs into .venv: pip's reason stands above." \
             "If it could not reach a package index, check the network or pip's configuration, then run make again." \
             "If the index lacks these versions, take others, whose files are not checked: make setup UNLOCKED=1"
+    rm -f "$root"/ckptfs/fuse/server/_server.*.so # an old one must not pass for the new one
     pip_install --no-deps --no-build-isolation --editable "$root" ||
         die "Cannot install ckptfs into .venv: pip's reason stands above."
 }
@@ -315,6 +316,7 @@ install_unlocked() {
     tests) what="${root}[dev]" ;;
     deep) what="${root}[dev,fuzz]" ;;
     esac
+    rm -f "$root"/ckptfs/fuse/server/_server.*.so
     pip_install --editable "$what" || die "Cannot install ckptfs into .venv: pip's reason stands above." \
         "If it could not reach a package index, check the network or pip's configuration. Then run make again."
 }
@@ -381,7 +383,6 @@ main() {
         require_python
         require ensurepip Python.h gcc pkg-config libfuse3 fusermount3 make $tools
         [ "$mode" = run ] || check_warnings
-        rm -f "$root"/ckptfs/fuse/server/_server.*.so # an old one must not pass for the new one
         build_venv
         say "ckptfs is set up: .venv/bin/ckptfs"
     fi

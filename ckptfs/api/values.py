@@ -154,7 +154,8 @@ class RestoreResult:
 
     checkpoint_id: str
     dry_run: bool
-    #: Paths in the workspace, those of directories too.
+    #: Paths in the workspace, those of directories too. None, too, of a restore that is done where
+    #: something kept them from being found, such as damage; the daemon's log says what.
     added_paths: list[str]
     modified_paths: list[str]
     deleted_paths: list[str]
@@ -385,9 +386,9 @@ def restore_of(record: JsonObject, state: dict[str, Any], *, dry_run: bool) -> R
     return RestoreResult(
         checkpoint_id=str(record["checkpoint"]),
         dry_run=dry_run,
-        added_paths=list(record.get("added_paths", ())),
-        modified_paths=list(record.get("modified_paths", ())),
-        deleted_paths=list(record.get("deleted_paths", ())),
+        added_paths=list(record.get("added_paths") or ()),
+        modified_paths=list(record.get("modified_paths") or ()),
+        deleted_paths=list(record.get("deleted_paths") or ()),
         before_id=None if before is None else str(before),
         token=record.get("token", ""),
         state=state,

@@ -89,8 +89,9 @@ class Client:
         An interrupt stops the daemon, too, where the operation can be left; the KeyboardInterrupt
         that goes on says in a sentence what became of it.
         """
-        self.send_request(op, args, progress=on_progress is not None)
         try:
+            # An interrupt may come as soon as the daemon has the request, so this is within.
+            self.send_request(op, args, progress=on_progress is not None)
             return self.receive_result(on_progress=on_progress, patience=_patience(op, patience))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._stop(op)) from None
@@ -103,6 +104,7 @@ class Client:
         except Interrupted as stopped:
             return stopped.message
         except DaemonGone:
+            # Or it hung up on half a request.
             return f"Stopped waiting for {op}; the daemon has gone."
         except ControlError:
             return (

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 import trio
 
+from ckptfs import interrupts
+from ckptfs.daemon import memory
 from ckptfs.daemon.autosave import ThrottledLog
-from ckptfs.daemon.giving_back import GivingBack
+from ckptfs.daemon.giving_back import GivingBack, is_crowded
 from ckptfs.daemon.lines import Lines
 from ckptfs.daemon.slices import Slices, until_idle
 from ckptfs.errors import SettingInvalid
@@ -30,6 +32,12 @@ log = logging.getLogger(__name__)
 
 #: How long after a commit to look whether changes go on: the quiet time of the policies.
 _QUIET_S = 2.1
+#: How often a job that rests looks whether requests go on, and after how many looks without one it
+#: goes on itself.
+_LOOK_S = 0.1
+_CALM_LOOKS = 3
+#: How long upkeep rests after each step while others want all processors.
+_CROWDED_S = 0.1
 #: After so long without a request history is made smaller; or after so long since something was
 #: committed, if requests never end.
 _IDLE_S = 15
@@ -104,11 +112,14 @@ class Housekeeping:
         while True:
             await self._woken.wait()
             self._woken = trio.Event()
+            seen = requests()
             await trio.sleep(_QUIET_S)
+            if requests() == seen:
+                memory.give_back()
             with self._surviving():
                 for line in self._lines:
                     line.auto.on_quiet()
-                self._expire()
+                await self._expire()
                 await self._free()
                 await self._wake()
                 self._service.fs.commit()
@@ -128,6 +139,9 @@ class Housekeeping:
                 await self._work_off(packing.packing_steps(fs), self._share())
             with self._surviving():
                 fs.commit()
+            if await until_idle(_QUIET_S, trio.current_time() + _BUSY_S):
+                fs.store.blocks.forget_decoded()  # what was packed is not what is read next
+                memory.give_back()
             self._giving_back.notify()
 
     def _cpu(self) -> int:
@@ -153,9 +167,12 @@ class Housekeeping:
                     result, took = await trio.to_thread.run_sync(_timed, worker.job)
                     worker.resume(result)
                     spent += took
+                self._service.fs.store.trim()
                 await trio.sleep(spent * (100 / share - 1))
             if requests() != seen:
                 await trio.sleep(_QUIET_S)
+            elif is_crowded():
+                await trio.sleep(_CROWDED_S)
         steps.close()
 
     def _share(self) -> int:
@@ -167,10 +184,11 @@ class Housekeeping:
             self._complain(error)
             return 0
 
-    def _expire(self) -> None:
+    async def _expire(self) -> None:
         """Let checkpoints expire as the settings say; with settings that make no sense, none."""
         try:
-            gone, shortage = self._service.expire(self._now_ns(), self.given_bytes())
+            steps = self._service.expiring(self._now_ns(), self.given_bytes())
+            gone, shortage = await self._slices.run(steps, in_turn=False)
         except SettingInvalid as error:
             self._complain(error)
         else:
@@ -232,6 +250,39 @@ class Housekeeping:
 
 
 def _timed(job: Job) -> tuple[object, float]:
-    """What came of a job, and the CPU seconds that it took."""
+    """What came of a job, and the CPU seconds that it took. It is done in a thread, and rests while
+    requests come."""
     begun = time.thread_time()
-    return job(), time.thread_time() - begun
+    with interrupts.resting(_Rest()):
+        return job(), time.thread_time() - begun
+
+
+class _Rest:
+    """Lets a job wait: if requests came since the last time, until none has come for a moment, so
+    that one who looks at a file every second holds up little, and no longer than `Housekeeping`
+    waits between jobs; and for a moment if others want all processors."""
+
+    def __init__(self) -> None:
+        self._seen = requests()
+
+    def __call__(self) -> None:
+        if requests() != self._seen:
+            self._until_calm()
+        elif is_crowded():
+            _sleep(_CROWDED_S)
+
+    def _until_calm(self) -> None:
+        calm = 0
+        for _ in range(round(_QUIET_S / _LOOK_S)):
+            self._seen = requests()
+            _sleep(_LOOK_S)
+            calm = calm + 1 if requests() == self._seen else 0
+            if calm == _CALM_LOOKS:
+                break
+        self._seen = requests()
+
+
+def _sleep(seconds: float) -> None:
+    """In a job's thread, no longer than the daemon lives."""
+    time.sleep(seconds)
+    trio.from_thread.check_cancelled()

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from ckptfs import __version__, config, fuse, locating
 from ckptfs.config import LOG_BYTES, LOG_KEEP, Workspace
 from ckptfs.control import runtime, server
-from ckptfs.daemon import mounts, preflight, scanning
+from ckptfs.daemon import memory, mounts, preflight, scanning
 from ckptfs.daemon.launch import Announcer
 from ckptfs.daemon.mounted import Mounted, UmountReplies, mount_options
 from ckptfs.daemon.scanning import not_brought_in
@@ -62,6 +62,7 @@ _LOOK_AGAIN = 0.02
 
 def run_daemon(plan: preflight.Plan, announcer: Announcer) -> None:
     """The whole life of a daemon, in the process and thread that calls it."""
+    memory.set_limits()
     replies = UmountReplies()
     with _terminable():
         try:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 import trio
@@ -23,7 +24,7 @@ from ckptfs import fuse, history, interrupts
 from ckptfs.control import runtime, server
 from ckptfs.control.protocol import Request, encode_error, encode_result
 from ckptfs.control.server import Connection, ReplyStream
-from ckptfs.daemon import mounts, sandbox
+from ckptfs.daemon import mounts, planning, sandbox
 from ckptfs.daemon.forks import NamedForks, Wish
 from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.lines import Line, Lines, Shared
@@ -33,7 +34,7 @@ from ckptfs.daemon.scanning import Scanning, not_brought_in
 from ckptfs.daemon.scratch import Scratches
 from ckptfs.daemon.shutdown import Shutdown
 from ckptfs.daemon.slices import Slices
-from ckptfs.errors import CkptfsError, ControlError, Interrupted, SettingInvalid
+from ckptfs.errors import CkptfsError, ControlError, Interrupted, ReaderEnded, SettingInvalid
 from ckptfs.fs import Filesystem
 from ckptfs.history import Cause, forks
 from ckptfs.history.auto import parse_policy
@@ -290,14 +291,23 @@ class Mounted:
             return await self._run_beside(connection, run)
         if verb.reads(values):
             return await self._announced(line, self._read(verb, request, connection, run))
+        if verb.is_planned:
+            return await self._plan_and_carry_out(line, verb, values, request, connection, run)
         if not verb.moves_head:
             return await self._announced(line, self._carry_out(connection, run))
+        # Without what undoes it they could not be found afterwards.
+        names_later = values.get("names") and values.get("backup") is not False
+        asked = {**values, "names": False} if names_later else values
+        run = partial(service.run, line.service, verb, asked, cause, on_progress)
         async with self._restoring:
             try:
                 await self._prepare_restore(line, verb, values, connection, on_progress)
-                return await self._announced(line, self._carry_out(connection, run))
+                done = await self._announced(line, self._carry_out(connection, run))
             finally:
                 history.drop_prepared(line.service.fs)
+        if names_later:
+            done |= await self._changed_names(line, verb, request, connection, done["before"])
+        return done
 
     async def _announced(self, line: Line, doing: Awaitable[T]) -> T:
         """Do something, and have the kernel hear what it changed, also if it fails."""
@@ -309,10 +319,34 @@ class Mounted:
             if not line.service.fs.store.failed:
                 await self._lines.announce(line, before, nameless)
 
-    async def _carry_out(self, connection: Connection, run: Callable[[], JsonObject]) -> JsonObject:
-        """In one step, between two requests."""
-        with interrupts.watching(connection.has_gone):
+    async def _carry_out(
+        self, connection: Connection, run: Callable[[], JsonObject], limit_s: float = inf
+    ) -> JsonObject:
+        """In one step, between two requests; `OverBudget` if reading takes longer than so."""
+        with interrupts.watching(connection.has_gone), interrupts.limited(limit_s):
             return run()
+
+    async def _plan_and_carry_out(
+        self,
+        line: Line,
+        verb: Verb,
+        values: JsonObject,
+        request: Request,
+        connection: Connection,
+        run: Callable[[], JsonObject],
+    ) -> JsonObject:
+        """What a verb is to do is decided here if that does not take long, else in a process while
+        programs go on; so they wait only while it is done."""
+
+        async def carry_out(limit_s: float) -> JsonObject:
+            return await self._announced(line, self._carry_out(connection, run, limit_s))
+
+        client = Client(connection.has_gone)
+        plan = partial(self._readers.plan, verb, request, client)
+        sync = partial(self._sync, line, verb, values)
+        async with self._restoring:
+            work = planning.Work(verb.name, carry_out, plan, sync)
+            return await planning.perform(line.service.fs, work, _READING_S)
 
     def _wake_housekeeping(self) -> None:
         store = self._service.fs.store
@@ -340,6 +374,46 @@ class Mounted:
         self._service.fs.flush()
         on_progress = connection.send_progress if request.progress else None
         return await self._readers.perform(verb, request, Client(connection.has_gone, on_progress))
+
+    async def _changed_names(
+        self,
+        line: Line,
+        verb: Verb,
+        request: Request,
+        connection: Connection,
+        before: int | None,
+    ) -> JsonObject:
+        """The names that a restore changed. It is done, and those who watch are to hear of it,
+        whatever keeps the names from being found."""
+        try:
+            return await self._find_names(line, verb, request, connection, before)
+        except Exception as error:
+            level = logging.INFO if isinstance(error, Interrupted) else logging.WARNING
+            trace = None if isinstance(error, CkptfsError | OSError) else error
+            words = "%s is done, but what it changed is not told: %s"
+            log.log(level, words, verb.name, error, exc_info=trace)
+            return wire.unknown_paths()
+
+    async def _find_names(
+        self,
+        line: Line,
+        verb: Verb,
+        request: Request,
+        connection: Connection,
+        before: int | None,
+    ) -> JsonObject:
+        """To find them takes longer than the step itself, and so it is done after it, beside the
+        requests, if it takes long."""
+        run = partial(service.changed_names, line.service, before)
+        with suppress(interrupts.OverBudget):
+            return await self._carry_out(connection, run, _READING_S)
+        assert before is not None  # else there is nothing to read
+        try:
+            client = Client(connection.has_gone)
+            return await self._readers.names(verb, request, client, before)
+        except ReaderEnded as error:
+            log.warning("%s finds names between requests: %s", verb.name, error)
+            return await self._carry_out(connection, run)
 
     async def _prepare_restore(
         self,

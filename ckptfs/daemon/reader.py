@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import traceback
+from base64 import b64encode
 from pathlib import Path
 
 from ckptfs.control.protocol import encode_failure, encode_progress, encode_result
@@ -59,13 +60,20 @@ def _answer(asked: JsonObject, directory_fd: int, connection: socket.socket) -> 
     def tell(progress: JsonObject) -> None:
         connection.sendall(encode_progress(progress))
 
-    op = asked["op"]
+    op, before = asked["op"], asked["before"]
     try:
         store = Store.open_snapshot(Path(asked["store"]), directory_fd)
         fs = Filesystem(store, line=asked["line"])
+        if asked["plans"]:
+            for part in service.plan_of(Service(fs), op, asked["args"]):
+                tell({"part": b64encode(part).decode()})
+            return encode_result({})
+        if before is not None:
+            return encode_result(service.changed_names(Service(fs), before))
         on_progress = tell if asked["progress"] else None
         return encode_result(service.perform(Service(fs), op, asked["args"], on_progress))
     except Exception as error:  # noqa: BLE001 - the daemon has the answer whatever happens
         if not isinstance(error, CkptfsError | OSError):
             traceback.print_exc()
-        return encode_failure(op, error, "Nothing was changed.")
+        remark = "Nothing was changed." if before is None else "The restore stands."
+        return encode_failure(op, error, remark)

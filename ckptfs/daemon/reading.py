@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ import trio
 import ckptfs
 from ckptfs.control.protocol import Request, decode_answer, is_result
 from ckptfs.errors import Interrupted, ReaderEnded
-from ckptfs.service.arguments import OnProgress
+from ckptfs.service.arguments import JsonObject, OnProgress
 from ckptfs.service.verbs import Verb
 from ckptfs.store import Store
 
@@ -72,7 +73,32 @@ class Readers:
         self._long = trio.CapacityLimiter(_LONG_MAX)
         self._moved = trio.CapacityLimiter(_MOVED_MAX)
 
-    async def perform(self, verb: Verb, request: Request, client: Client) -> bytes:
+    async def plan(
+        self, verb: Verb, request: Request, client: Client, add: Callable[[bytes], None]
+    ) -> None:
+        """Have it decided what a verb is to do; ``add`` is given the parts of the plan. Raises what
+        `perform` does."""
+
+        def take(record: JsonObject) -> None:
+            add(b64decode(record["part"]))
+
+        await self.perform(verb, request, client._replace(on_progress=take), plans=True)
+
+    async def names(self, verb: Verb, request: Request, client: Client, before: int) -> JsonObject:
+        """The names that a restore changed, as `service.changed_names` has them. Raises what
+        `perform` does."""
+        line = await self.perform(verb, request, client, before=before)
+        return decode_answer(line).result or {}
+
+    async def perform(
+        self,
+        verb: Verb,
+        request: Request,
+        client: Client,
+        *,
+        plans: bool = False,
+        before: int | None = None,
+    ) -> bytes:
         """Carry out a verb that only reads; the line of its result. Raises its error, `Interrupted`
         once the client has gone, and `ReaderEnded`. Everything must be flushed."""
         async with _turn(self._long if verb.in_process else self._moved, client):
@@ -86,6 +112,8 @@ class Readers:
                         "args": request.args,
                         "line": request.line,
                         "progress": client.on_progress is not None,
+                        "plans": plans,
+                        "before": before,
                     }
                     await _send(connection, json.dumps(record).encode() + b"\n")
                     line = await _last_line(connection, client)

@@ -42,7 +42,8 @@ COPIES_PATIENCE = 3.0
 _LOOK_AGAIN = 0.1
 #: Seconds that the kernel may take to write back its dirty pages.
 _SYNC_PATIENCE = 10.0
-#: Seconds for which an unmount is tried again while the kernel says EBUSY.
+#: Seconds for which an unmount is tried again while the kernel says EBUSY, though no process is
+#: found that uses the mount.
 _BUSY_PATIENCE = 2.0
 #: Seconds for which requests wait for an unmount. It does not need us, as far as is known.
 _UNMOUNT_PATIENCE = 2.0
@@ -118,11 +119,13 @@ class Shutdown:
         elsewhere = [] if self._copies is None else self._copies.elsewhere()
         if elsewhere:
             raise MountpointBusy(self._path, also_at=[str(path) for path in elsewhere])
-        if os.geteuid() == 0 and not await _in_thread(lambda: mounts.is_busy(self._path)):
-            return
-        users = await self._users(asking)
-        if users or os.geteuid() == 0:
-            raise MountpointBusy(self._path, users)
+        patience = _Patience()
+        while os.geteuid() != 0 or await _in_thread(lambda: mounts.is_busy(self._path)):
+            users = await self._users(asking)
+            if os.geteuid() != 0 and not users:
+                return  # only root can ask the kernel
+            if users or not await patience.wait():
+                raise MountpointBusy(self._path, users)
 
     async def _users(self, asking: int = 0) -> list[str]:
         device = None if self._copies is None else self._copies.device_number
@@ -148,7 +151,7 @@ class Shutdown:
     ) -> None:
         """Bring the lower directory up to date and take the mount away from it. If either cannot be
         done the mount goes on, and the error says why. Requests wait meanwhile."""
-        deadline = trio.current_time() + _BUSY_PATIENCE
+        patience = _Patience()
         with self._said(runtime.UNMOUNTING):
             while True:
                 if write_back and not self._is_written():
@@ -156,11 +159,10 @@ class Shutdown:
                 error = await self._try_to_unmount(lazy=lazy)
                 if error is None:
                     return
-                if error.errno != errno.EBUSY or trio.current_time() > deadline:
+                # A request that came during the write-back waits, and keeps the mount busy.
+                if error.errno != errno.EBUSY or not await patience.wait():
                     await self._refuse(error)
                     return
-                # A request that came during the write-back waits, and keeps the mount busy.
-                await trio.sleep(_LOOK_AGAIN / 10)
 
     async def _try_to_unmount(self, *, lazy: bool) -> OSError | None:
         self._unmounting = True
@@ -228,6 +230,24 @@ class Shutdown:
                 self._write_back(None)
             except WriteBackIncomplete as error:
                 log.warning("%s", error)  # the end tries again
+
+
+class _Patience:
+    """For a mount that the kernel says is busy: a call that is under way there is soon over. It
+    begins at the first wait, so a long write-back does not use it up."""
+
+    def __init__(self) -> None:
+        self._deadline: float | None = None
+
+    async def wait(self) -> bool:
+        """Wait a moment; False once that was done for long enough."""
+        if self._deadline is None:
+            self._deadline = trio.current_time() + _BUSY_PATIENCE
+            log.info("something uses the mount: trying again for %s seconds", _BUSY_PATIENCE)
+        elif trio.current_time() > self._deadline:
+            return False
+        await trio.sleep(_LOOK_AGAIN / 10)
+        return True
 
 
 async def let_go(

@@ -5,8 +5,7 @@ lasts 5 ms at most, and half a millisecond if a request waits. While programs ar
 workspace, each slice is followed by a rest of twice its length, in which only requests are served:
 so programs have two thirds of the time. A commit cannot be divided, and mostly one request waits
 for it; after one the rest is thirty times as long, so that it is one in more than a hundred. Work
-that only reads has no such steps, and rests for two
-milliseconds.
+that only reads has no such steps, and rests for two milliseconds.
 
 One work runs at a time; the next one waits for its end, or until it waits itself for something else
 (a process, a disk). All other verbs (saves, hooks, restores, reads) and all requests are served
@@ -32,6 +31,8 @@ T = TypeVar("T")
 #: How long a slice may last, in nanoseconds: at most, and where a request waits.
 _MOST_NS = 5_000_000
 _LEAST_NS = 500_000
+#: How often to look whether one does: a look takes as long as a small step.
+_LOOK_NS = 200_000
 #: How long requests have the loop for themselves after a slice, and after one that committed: as a
 #: multiple of its length, at least and at most.
 _REST_TIMES = 2
@@ -129,17 +130,24 @@ class Slices:
 def _budget() -> Callable[[], bool]:
     """Tells whether the slice that begins now is used up."""
     began = time.monotonic_ns()
+    look_at = began + _LEAST_NS
 
     def is_used_up() -> bool:
-        passed = time.monotonic_ns() - began
-        return passed >= _MOST_NS or (passed >= _LEAST_NS and loop.is_waiting())
+        nonlocal look_at
+        now = time.monotonic_ns()
+        if now < look_at:
+            return False
+        look_at = now + _LOOK_NS
+        return now - began >= _MOST_NS or loop.is_waiting()
 
     return is_used_up
 
 
-async def until_idle(idle_s: float, deadline: float = inf) -> None:
-    """Wait until no request has come for so long, or until trio's clock passes the deadline."""
+async def until_idle(idle_s: float, deadline: float = inf) -> bool:
+    """Wait until no request has come for so long, or until trio's clock passes the deadline.
+    Whether it was the first."""
     seen = -1
     while loop.requests() != seen and trio.current_time() < deadline:
         seen = loop.requests()
         await trio.sleep(idle_s)
+    return loop.requests() == seen

@@ -18,14 +18,14 @@ from ckptfs.store.blocks import Buffer, Edit
 from ckptfs.store.format import block_entity, inode_entity, pack_inode, unpack_u64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ckptfs.model import Inode
     from ckptfs.store import Store, View
     from ckptfs.store.pending import Read
 
 #: How many partial blocks, new entries, and dirty inodes of a view wait at most.
-PARTIAL_MAX = 512
+PARTIAL_MAX = 1024
 _ENTRIES_MAX = 4096
 DIRTY_MAX = 4096
 #: With more dirty inodes it is not worth the while to look which of them the journal has.
@@ -37,6 +37,8 @@ _NOWHERE = BLOCK_SIZE, 0
 
 #: An entity and its record.
 Record = tuple[bytes, bytes]
+#: An offset in a file, and the bytes that are written there.
+Piece = tuple[int, Buffer]
 
 
 # -- partial blocks --------------------------------------------------------------------------------
@@ -49,12 +51,12 @@ class PartialBlock:
     __slots__ = (
         "_key",
         "_length",
-        "_start",
-        "_stop",
         "data",
         "inode",
         "logged",
         "number",
+        "start",
+        "stop",
         "stopped_at",
         "unlogged",
         "view",
@@ -67,7 +69,7 @@ class PartialBlock:
         self.data = data
         #: The block that the data were, and the range in which they differ from it.
         self._key = key
-        self._start, self._stop = _NOWHERE
+        self.start, self.stop = _NOWHERE
         self._length = len(data)
         #: Where the last piece ended.
         self.stopped_at = 0
@@ -77,7 +79,7 @@ class PartialBlock:
 
     @property
     def is_dirty(self) -> bool:
-        return self._stop > 0
+        return self.stop > 0
 
     @property
     def growth(self) -> int:
@@ -86,11 +88,11 @@ class PartialBlock:
 
     @property
     def edit(self) -> Edit | None:
-        return Edit(self._key, self._start, self._stop) if self._key else None
+        return Edit(self._key, self.start, self.stop) if self._key else None
 
     def has_dirty(self, start: int, stop: int) -> bool:
         """Whether all of a range differs from what is stored, or lies between what does."""
-        return self._start <= start and stop <= self._stop
+        return self.start <= start and stop <= self.stop
 
     def put(self, start: int, piece: memoryview) -> int:
         """Write a piece; return by how much the data grew."""
@@ -102,13 +104,48 @@ class PartialBlock:
         data[start:stop] = piece
         if start > end:
             start = end
-        if start < self._start:
-            self._start = start
-        if stop > self._stop:
-            self._stop = stop
+        if start < self.start:
+            self.start = start
+        if stop > self.stop:
+            self.stop = stop
         self.unlogged = min(self.unlogged[0], start), max(self.unlogged[1], stop)
         self.stopped_at = stop
         return len(data) - end
+
+    def overwrite(self, start: int, piece: Buffer) -> bool:
+        """Write a piece that replaces bytes which differ already from what is stored; but not the
+        end of a block that is filled in order, which is to be stored then."""
+        stop = start + len(piece)
+        if start < self.start or stop > self.stop:
+            return False
+        if stop == BLOCK_SIZE and start == self.stopped_at:
+            return False
+        self.data[start:stop] = piece
+        first, last = self.unlogged
+        if start < first or stop > last:
+            self.unlogged = min(first, start), max(last, stop)
+        self.stopped_at = stop
+        return True
+
+
+def _overwrite(
+    blocks: dict[int, PartialBlock],
+    pieces: Sequence[Piece],
+    unlogged: dict[PartialBlock, None],
+) -> int:
+    for count, (offset, piece) in enumerate(pieces):
+        number, start = divmod(offset, BLOCK_SIZE)
+        block = blocks.get(number)
+        if block is None or not block.overwrite(start, piece):
+            return count
+        unlogged[block] = None
+    return len(pieces)
+
+
+#: Overwrites blocks of a file as `PartialBlocks.overwrite` says; compiled, where that was lent.
+overwrite: Callable[[dict[int, PartialBlock], Sequence[Piece], dict[PartialBlock, None]], int] = (
+    _overwrite
+)
 
 
 class PartialBlocks:
@@ -129,6 +166,10 @@ class PartialBlocks:
 
     def __len__(self) -> int:
         return self._count
+
+    def size_bytes(self) -> int:
+        """How much memory they take, as if all were whole blocks."""
+        return self._count * BLOCK_SIZE
 
     def _all(self) -> Iterator[PartialBlock]:
         """File by file, the one that has been here for longest first."""
@@ -155,6 +196,12 @@ class PartialBlocks:
         self._unlogged[block] = None
         return block.put(start, piece)
 
+    def overwrite(self, ino: Ino, pieces: Sequence[Piece]) -> int:
+        """Write the first of these pieces, as long as they replace bytes that wait here: neither
+        the file nor what waits grows. Return how many that were."""
+        blocks = self.files.get(ino)
+        return overwrite(blocks, pieces, self._unlogged) if blocks else 0
+
     def drop(self, block: PartialBlock) -> None:
         """Forget a block that is in the transaction, or that a whole one replaces."""
         inode = block.inode
@@ -172,13 +219,18 @@ class PartialBlocks:
             self.drop(block)
 
     def flush(self) -> None:
-        for block in list(self._all()):
-            self.flush_block(block)
+        self._flush_all(list(self._all()))
+
+    def _flush_all(self, blocks: list[PartialBlock]) -> None:
+        """Empties the list as it goes: each block's memory is free for the pages of the next. Were
+        they kept to the end, a commit would have all of them twice."""
+        blocks.reverse()
+        while blocks:
+            self.flush_block(blocks.pop())
 
     def flush_file(self, ino: Ino) -> None:
         """Flush the blocks of one file, for a reader of its block map."""
-        for block in list(self.files.get(ino, {}).values()):
-            self.flush_block(block)
+        self._flush_all(list(self.files.get(ino, {}).values()))
 
     def flush_block(self, block: PartialBlock) -> None:
         if block.is_dirty:  # it may have been opened for a write that was refused
@@ -225,7 +277,7 @@ class NewEntries:
     def add(self, view: View, entries: list[Record], blocks: list[Record]) -> None:
         self._entries.setdefault(view, []).extend(entries)
         self._blocks.setdefault(view, []).extend(blocks)
-        self._count += len(entries)
+        self._count += len(entries) or len(blocks)
         if self._count >= _ENTRIES_MAX:
             self.flush()
 

@@ -18,10 +18,18 @@ import stat
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ckptfs.fs import content, inodes
+from ckptfs.fs import content, inodes, names
 from ckptfs.fs.exclusion import home_for, home_of, note_border
-from ckptfs.model import NAME_MAX, NO_CONTENT, Ino, Inode
-from ckptfs.store.format import NO_EPOCH, block_entity, dirent_entity, pack_u64
+from ckptfs.model import BLOCK_SIZE, NAME_MAX, NO_CONTENT, ContentId, Epoch, Ino, Inode
+from ckptfs.store import blockmap
+from ckptfs.store.format import (
+    NO_EPOCH,
+    CorruptRecord,
+    block_entity,
+    dirent_entity,
+    pack_u64,
+    unpack_mapping,
+)
 
 if TYPE_CHECKING:
     from ckptfs.fs.buffers import Record
@@ -33,9 +41,9 @@ if TYPE_CHECKING:
 #: a file what `content.record_of` made of its bytes, at most one block, of a link its target.
 Create = tuple[Ino, int, int, int, int, int, int, int, int, int, int, Ino, bytes, bytes]
 
-#: A directory after creates in it: its number, mode, owner, group and three times, how many
-#: subdirectories it got, and whether a program changed the directory itself.
-DirectoryChange = tuple[Ino, int, int, int, int, int, int, int, int]
+#: Changed attributes of an inode: its number, mode, owner, group and three times, how many
+#: subdirectories it got, and whether a program changed it, not only what is in a directory.
+InodeChange = tuple[Ino, int, int, int, int, int, int, int, int]
 
 
 def insert_all(fs: Filesystem, view: View, creates: Iterable[Create]) -> None:
@@ -96,9 +104,10 @@ def insert_directory(
     return _insert_one(fs, home, parent, name, seen, 2, 0, b"")
 
 
-def apply_attributes(fs: Filesystem, view: View, directory: DirectoryChange) -> None:
-    """Give a directory the attributes that it has after creates in it."""
-    ino, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, subdirs, is_changed = directory
+def apply_attributes(fs: Filesystem, view: View, change: InodeChange) -> None:
+    """Give an inode the attributes that it was acknowledged to have: what a program set, and of a
+    directory what follows from creates in it."""
+    ino, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, subdirs, is_changed = change
     inode = inodes.load(fs, view, ino)
     inode = inode._replace(
         mode=mode,
@@ -131,6 +140,131 @@ def _insert(fs: Filesystem, view: View, creates: Iterable[Create]) -> dict[Ino, 
     view.inodes += len(entries)
     fs.new_entries.add(view, entries, blocks)
     return made
+
+
+# -- copies of what another view has ---------------------------------------------------------------
+
+
+def is_simple(fs: Filesystem, source: View, inode: Inode) -> bool:
+    """Whether `insert_copies` may copy what another view has: a link, or a file of one block at
+    most, without extended attributes. Of several names of one file only the caller knows."""
+    if inode.is_file and not inode.allocated == inode.size <= BLOCK_SIZE:
+        return False
+    return (inode.is_file or inode.is_link) and not (
+        fs.store.xattrs_used and inodes.listxattr(fs, source, inode.ino)
+    )
+
+
+def insert_copies(
+    fs: Filesystem, source: View, view: View, parent: Ino, files: Sequence[tuple[Inode, bytes]]
+) -> None:
+    """`clone` of several that are simple into one directory of a head that excludes nothing, each
+    under a name that is free, or else nothing is done; they are as of now. `flush_copies` ends a
+    row of calls. An error that is about one of them has its name as its file name."""
+    directory = names.open_directory(fs, view, parent)
+    read = [(*file, _bytes_for(fs, source, view, parent, *file)) for file in files]
+    for _ in files:
+        fs.store.charge()
+    fs.store.note(len(files))
+    _share(fs, [data for inode, _, data in read if inode.is_file])
+    _insert(fs, view, [_copy(fs, inode, parent, name, data) for inode, name, data in read])
+    names.touch(fs, view, directory, view)
+
+
+def _bytes_for(
+    fs: Filesystem, source: View, view: View, parent: Ino, inode: Inode, name: bytes
+) -> bytes:
+    """The record of a file's bytes, or a link's target, for a name that must be free."""
+    try:
+        names.require_valid(name)
+        names.require_free(fs, view, parent, name)
+        return inode.target if inode.is_link else _record_of(fs, source, inode)
+    except OSError as error:
+        error.filename = name
+        raise
+
+
+def _copy(fs: Filesystem, inode: Inode, parent: Ino, name: bytes, data: bytes) -> Create:
+    now = fs.clock()
+    return (
+        fs.store.new_ino(),
+        inode.mode,
+        1,
+        inode.uid,
+        inode.gid,
+        inode.rdev,
+        inode.size,
+        inode.atime_ns,
+        now,
+        now,
+        inode.btime_ns,
+        parent,
+        name,
+        data,
+    )
+
+
+def _record_of(fs: Filesystem, source: View, inode: Inode) -> bytes:
+    """The record of all bytes of a simple file, empty if it has none."""
+    if not inode.size:
+        return b""
+    record = fs.store.blockmap.get(source, block_entity(inode.content, 0))
+    found = unpack_mapping(record) if record else None
+    if found is None or found.length != inode.size:
+        raise CorruptRecord(f"the block map of inode {inode.ino} is damaged")
+    return record or b""
+
+
+def _share(fs: Filesystem, records: Iterable[bytes]) -> None:
+    """Count the blocks of these records once more, of all or of none: what no record names would
+    be counted for ever."""
+    shared: list[bytes] = []
+    try:
+        for record in filter(None, records):
+            blockmap.share(fs.store, unpack_mapping(record))
+            shared.append(record)
+    except BaseException:
+        for record in shared:
+            blockmap.release(fs.store, record)
+        raise
+
+
+def overwrite_with(fs: Filesystem, source: View, like: Inode, view: View, ino: Ino) -> None:
+    """Give a file of a head that excludes nothing the bytes of a simple one of another view."""
+    view.require_writable()
+    fs.store.charge()
+    fs.partial.flush_file(ino)
+    inode = inodes.load(fs, view, ino)
+    record = _record_of(fs, source, like)
+    _share(fs, [record])  # before the file's own go: they may be the same
+    try:
+        if inode.content != NO_CONTENT:
+            content.discard(fs, view, inode)
+    except BaseException:
+        blockmap.release(fs.store, record)
+        raise
+    number, epoch = (fs.store.new_content(), view.epoch) if record else _NOTHING
+    if record:
+        fs.new_entries.add(view, [], [(block_entity(number, 0), record)])
+    now = fs.clock()
+    inode = inode._replace(
+        size=like.size,
+        allocated=like.size,
+        mtime_ns=now,
+        ctime_ns=now,
+        content=number,
+        content_epoch=epoch,
+    )
+    inodes.save(fs, view, inode)
+
+
+#: The content of an empty file.
+_NOTHING: tuple[ContentId, Epoch] = (NO_CONTENT, NO_EPOCH)
+
+
+def flush_copies(fs: Filesystem) -> None:
+    """Put what was copied into the transaction."""
+    fs.new_entries.flush()
 
 
 def _insert_one(

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckptfs.fs import inodes
-from ckptfs.fs.buffers import PartialBlock
+from ckptfs.fs.buffers import PartialBlock, Piece
 from ckptfs.fs.exclusion import home_of
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, NO_CONTENT, Ino, Inode
 from ckptfs.store import blockmap
@@ -41,9 +41,6 @@ _ZEROS = bytes(BLOCK_SIZE)
 #: it, in records: it is stored anew, whole.
 _BLOCK_RECORDS = 4
 
-
-#: An offset, and the bytes that are written there.
-Piece = tuple[int, Buffer]
 
 # -- writing ---------------------------------------------------------------------------------------
 
@@ -78,38 +75,45 @@ def write_pieces(
     inodes.require_file(inode)
     if not any(data for _, data in pieces):
         return
-    # What waits already is overwritten in memory, and stored once.
-    new = [piece for piece in pieces if not fs.partial.has_dirty(ino, *piece)]
-    fs.store.charge(sum([len(data) for _, data in new]))
+    fs.store.charge()
     sign_late(fs, ino)
-    if inode.content == NO_CONTENT:
+    is_new = inode.content == NO_CONTENT
+    if is_new:
         inode = inode._replace(content=fs.store.new_content(), content_epoch=view.epoch)
-    else:
-        _require_whole(fs, view, inode, new)
     now = fs.clock() if now_ns is None else now_ns
-    allocated = inode.allocated
+    size, allocated = inode.size, inode.allocated
+    # What waits already is overwritten in memory, and stored once.
+    begun = fs.partial.overwrite(ino, pieces)
     try:
-        for offset, data in pieces:
-            for growth in _scatter(fs, view, inode, offset, memoryview(data)):
-                allocated += growth
+        while begun < len(pieces):
+            offset, data = pieces[begun]
+            if not fs.partial.has_dirty(ino, offset, data):
+                fs.store.charge(len(data))
+            if not is_new:
+                _require_whole(fs, view, inode, offset, data)
+            begun += 1
+            for stop, growth in _scatter(fs, view, inode, offset, memoryview(data)):
+                size, allocated = max(size, stop), allocated + growth
+            begun += fs.partial.overwrite(ino, pieces[begun:])
     finally:
         # Also if one of the blocks could not be written: those before it are.
-        inode = inode._replace(
-            size=max(inode.size, end),
-            allocated=allocated,
-            mode=inode.mode if keep_set_id else inodes.without_set_id(inode.mode),
-            mtime_ns=now,
-            ctime_ns=now,
-        )
-        inodes.save(fs, view, inode)
+        if begun:
+            inode = inode._replace(
+                size=size,
+                allocated=allocated,
+                mode=inode.mode if keep_set_id else inodes.without_set_id(inode.mode),
+                mtime_ns=now,
+                ctime_ns=now,
+            )
+            inodes.save(fs, view, inode)
 
 
-def _require_whole(fs: Filesystem, view: View, inode: Inode, pieces: Sequence[Piece]) -> None:
-    """A write to a part of a block whose rest is damaged is refused before anything changes."""
-    for offset, data in pieces:
-        for place in (offset, offset + len(data)):
-            if place % BLOCK_SIZE:
-                _partial_block(fs, view, inode, place // BLOCK_SIZE)
+def _require_whole(fs: Filesystem, view: View, inode: Inode, offset: int, data: Buffer) -> None:
+    """A write to a part of a block whose rest is damaged is refused before anything changes. A new
+    content has no such block; nor may one be opened for it before the inode names it."""
+    for place in (offset, offset + len(data)):
+        if place % BLOCK_SIZE:
+            _partial_block(fs, view, inode, place // BLOCK_SIZE)
 
 
 def require_size(size: int) -> None:
@@ -127,9 +131,9 @@ def sign_late(fs: Filesystem, ino: Ino) -> None:
 
 def _scatter(
     fs: Filesystem, view: View, inode: Inode, offset: int, data: memoryview
-) -> Iterator[int]:
-    """Cut the data at block borders: whole blocks are stored, parts are buffered. Gives by how much
-    each of them made the file's allocation grow."""
+) -> Iterator[tuple[int, int]]:
+    """Cut the data at block borders: whole blocks are stored, parts are buffered. Gives up to where
+    the file has the data then, and by how much that made its allocation grow."""
     position = 0
     length = len(data)
     while position < length:
@@ -139,28 +143,21 @@ def _scatter(
         if size == BLOCK_SIZE:
             partial = fs.partial.get(inode.ino, number)
             if partial is not None:
-                yield -partial.growth
+                yield offset + position, -partial.growth
                 fs.partial.drop(partial)
             slot = fs.store.ids.slot
-            yield put_block(fs, view, inode, number, piece)
+            yield offset + position + size, put_block(fs, view, inode, number, piece)
             if fs.store.ids.slot != slot:
                 fs.store.place(BLOCK_SIZE)
         else:
-            yield _write_part(fs, view, inode, number, start, piece)
+            block = _partial_block(fs, view, inode, number)
+            is_in_order = block.stopped_at == start
+            yield offset + position + size, fs.partial.put(block, start, piece)
+            # Who fills one block after the other is done with it. Who syncs in between may not be,
+            # and then the journal has its pieces; nor is who writes here and there.
+            if start + size == BLOCK_SIZE and is_in_order and not block.logged:
+                fs.partial.flush_block(block)
         position += size
-
-
-def _write_part(
-    fs: Filesystem, view: View, inode: Inode, number: int, start: int, piece: memoryview
-) -> int:
-    block = _partial_block(fs, view, inode, number)
-    is_in_order = block.stopped_at == start
-    grown = fs.partial.put(block, start, piece)
-    # Who fills one block after the other is done with it. Who syncs in between may not be, and then
-    # the journal has its pieces; nor is who writes here and there.
-    if start + len(piece) == BLOCK_SIZE and is_in_order and not block.logged:
-        fs.partial.flush_block(block)
-    return grown
 
 
 def _partial_block(fs: Filesystem, view: View, inode: Inode, number: int) -> PartialBlock:

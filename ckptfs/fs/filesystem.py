@@ -20,6 +20,10 @@ from ckptfs.model import MAIN_LINE, Clock, Epoch, Ino, Inode, wall_clock
 from ckptfs.store import Store, View, pending
 
 
+def nothing() -> None:
+    """The callback where no request waits for a reply."""
+
+
 def ignore(what: object) -> None:
     """The callback for changes where no mount follows them."""
 
@@ -84,6 +88,9 @@ class Filesystem:
         #: it is in; or else with what it has become, if that is what its user sees.
         self.changing: Callable[[Ino], object] = ignore
         self.changed: Callable[[Inode], object] = ignore
+        #: Called by a removal or a renaming before the first record of it changes, when nothing can
+        #: refuse it any more: the request that waits for it may be replied to.
+        self.acknowledge: Callable[[], object] = nothing
         self.head.lead()
         _open.setdefault(store, WeakValueDictionary())[line] = self
         if not store.read_only:
@@ -153,7 +160,13 @@ class Filesystem:
         blocks, dirty = self.partial, self.dirty_inodes
         # The journal's fragments name a content, which two lines may have and change.
         log = blocks.log if self.line == MAIN_LINE else blocks.flush
-        register(pending.PARTIAL_BLOCKS, blocks.flush, log=log, holds=blocks.holds)
+        register(
+            pending.PARTIAL_BLOCKS,
+            blocks.flush,
+            log=log,
+            holds=blocks.holds,
+            size_bytes=blocks.size_bytes,
+        )
         register(pending.NEW_ENTRIES, self.new_entries.flush, holds=self.new_entries.holds)
         register(pending.DIRTY_INODES, dirty.flush, log=dirty.log, holds=dirty.holds)
         register(pending.BORDERS, self.exclusion.flush, holds=self.exclusion.holds)
@@ -195,6 +208,10 @@ class Filesystem:
     insert_files = bulk.insert_files
     insert_directory = bulk.insert_directory
     insert_all = bulk.insert_all
+    is_simple = bulk.is_simple
+    insert_copies = bulk.insert_copies
+    overwrite_with = bulk.overwrite_with
+    flush_copies = bulk.flush_copies
     apply_attributes = bulk.apply_attributes
 
     getattr = inodes.getattr

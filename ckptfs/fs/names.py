@@ -207,10 +207,7 @@ def _make(
 def make_nameless(fs: Filesystem, view: View, parent: Ino, mode: int, uid: int, gid: int) -> Inode:
     """A regular file as O_TMPFILE makes it in a directory: it has no name until it is given one by
     `link`, and may never get one."""
-    view.require_writable()
-    directory = inodes.load_dir(fs, view, parent)
-    if not directory.nlink:
-        raise error(errno.ENOENT)
+    directory = open_directory(fs, view, parent)
     if directory.mode & stat.S_ISGID:
         gid = directory.gid
     fs.store.charge()
@@ -226,12 +223,23 @@ def _open_place(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Inode:
     """The directory, if the name is valid and free in it."""
     view.require_writable()
     require_valid(name)
-    directory = inodes.load_dir(fs, view, parent)
+    directory = open_directory(fs, view, parent)
+    require_free(fs, view, parent, name)
+    return directory
+
+
+def open_directory(fs: Filesystem, view: View, ino: Ino) -> Inode:
+    """A directory in which something may be made."""
+    view.require_writable()
+    directory = inodes.load_dir(fs, view, ino)
     if not directory.nlink:
         raise error(errno.ENOENT)
+    return directory
+
+
+def require_free(fs: Filesystem, view: View, parent: Ino, name: bytes) -> None:
     if find(fs, view, parent, name) is not None:
         raise error(errno.EEXIST)
-    return directory
 
 
 def set_entry(fs: Filesystem, view: View, parent: Ino, name: bytes, ino: Ino) -> None:
@@ -342,12 +350,19 @@ def rmdir(fs: Filesystem, view: View, parent: Ino, name: bytes) -> Ino:
     return inode.ino
 
 
+def is_last(inode: Inode) -> bool:
+    """Whether an inode has no name but one. Of several the records may contradict each other."""
+    return inode.is_dir or inode.nlink == 1
+
+
 def remove(fs: Filesystem, view: View, parent: Ino, name: bytes, inode: Inode) -> None:
     """Take a name away, and the inode with it if that was the last."""
     fs.store.note()
+    if is_last(inode):
+        fs.acknowledge()
     fs.store.dirents.drop(view, dirent_entity(parent, name))
     inode = inode._replace(ctime_ns=fs.clock())
-    if inode.is_dir or inode.nlink == 1:
+    if is_last(inode):
         if inode.ino in fs.exclusion.borders:
             fs.exclusion.drop(inode.ino)
         inodes.lose_last_name(fs, view, inode)

@@ -81,6 +81,8 @@ def _move(
     if replaced is not None:
         _require_replaceable(fs, view, moved, replaced)
     home = _bring_home(fs, view, moved, target.ino, new_name)
+    if replaced is None or names.is_last(replaced):
+        fs.acknowledge()
     if replaced is not None:
         gone_from = home_of(fs, view, replaced.ino)
         names.remove(fs, gone_from, target.ino, new_name, replaced)

@@ -38,6 +38,10 @@ R = TypeVar("R")
 
 #: Seconds. Only this process changes the tree; what changes without a request is invalidated.
 FOREVER = 86_400.0 * 365
+#: The same for the name of a checkpoint, which may expire.
+CHECKPOINT_VALID_S = 1.0
+#: And for the attributes of `.checkpoints`.
+CHECKPOINTS_VALID_S = 0.02
 
 #: What stat calls a block; and st_blksize, the size in which stdio and Python write.
 _STAT_BLOCK = 512
@@ -80,9 +84,7 @@ def refusals(number: int) -> Iterator[None]:
 
 
 def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
-    """The answer for an inode; ``base`` makes its number a node id of its view. What stands in
-    `.checkpoints` itself has no base, and its names have to be asked for again: checkpoints come
-    and go."""
+    """The answer for an inode; ``base`` makes its number a node id of its view."""
     node = base | inode.ino
     entry = EntryAttributes()
     entry.st_ino = node
@@ -97,11 +99,24 @@ def attributes(inode: Inode, base: int = 0) -> EntryAttributes:
     entry.st_atime_ns = inode.atime_ns
     entry.st_mtime_ns = inode.mtime_ns
     entry.st_ctime_ns = inode.ctime_ns
-    # As `validity_of` in `reply.c`, which says why.
-    may_lose_bits = inode.is_file and without_set_id(inode.mode) != inode.mode
-    entry.attr_timeout = FOREVER if node < HISTORY and not may_lose_bits else 0
-    entry.entry_timeout = FOREVER if base or node < LIVE_END else 0
+    entry.attr_timeout = _attr_timeout(node, inode)
+    entry.entry_timeout = _entry_timeout(node, base)
     return entry
+
+
+def _attr_timeout(node: int, inode: Inode) -> float:
+    """As `validity_of` in `reply.c`, which says why."""
+    if node == HISTORY_ROOT:
+        return CHECKPOINTS_VALID_S
+    may_lose_bits = inode.is_file and without_set_id(inode.mode) != inode.mode
+    return FOREVER if node < HISTORY and not may_lose_bits else 0
+
+
+def _entry_timeout(node: int, base: int) -> float:
+    """As `entry_validity` in `reply.c`, which says why."""
+    if base or node < LIVE_END or node == HISTORY_ROOT:
+        return FOREVER
+    return CHECKPOINT_VALID_S if base_of(node) else 0
 
 
 def absent(timeout: float) -> EntryAttributes:
@@ -261,7 +276,9 @@ class Operations(pyfuse3.Operations):
         with refusals(errno.EINVAL):
             number = await self._hooks().save(os.fsdecode(name))
             # The name becomes a symbolic link; what this call made is the directory behind it.
-            return attributes(self.requests.directory.checkpoint(number))
+            entry = attributes(self.requests.directory.checkpoint(number))
+            entry.entry_timeout = 0
+            return entry
 
     async def _delete(self, name: bytes, pid: int) -> None:
         with refusals(errno.EPERM):

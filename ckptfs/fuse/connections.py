@@ -19,7 +19,7 @@ import trio
 from ckptfs import mountinfo
 from ckptfs.errors import MountFailed
 from ckptfs.fs import Filesystem
-from ckptfs.fs.filesystem import ignore
+from ckptfs.fs.filesystem import ignore, nothing
 from ckptfs.fuse import mounting
 from ckptfs.fuse.control_files import Connect, refuse
 from ckptfs.fuse.fallback import Fallback
@@ -182,6 +182,7 @@ def follow_lookups(fs: Filesystem, requests: Requests, server: CompiledServer) -
     fs.is_used = server.is_referenced
     fs.can_ask = True
     fs.changing, fs.changed = server.invalidate_inode, server.update_inode
+    fs.acknowledge = server.acknowledge
     requests.familiar = server.is_cached
 
 
@@ -190,6 +191,7 @@ def follow_handles(fs: Filesystem, requests: Requests) -> None:
     fs.is_used = fs.is_held
     fs.can_ask = False
     fs.changing = fs.changed = ignore
+    fs.acknowledge = nothing
     requests.familiar = unfamiliar
 
 

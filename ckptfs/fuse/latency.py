@@ -8,7 +8,7 @@ sleeps so deeply that waking up takes more microseconds. It is root's, so for ot
 done here.
 
 Held only while requests come in a row: an idle mount lets every CPU sleep as it likes. The setting
-`serve.keep_cpus_awake` and CKPTFS_LATENCY=off leave it out. docs/design/fuse.md has the figures.
+`serve.keep_cpus_awake` and CKPTFS_LATENCY=off leave it out; docs/design/performance.md has figures.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from ckptfs.fuse.nodes import (
     Nodes,
     is_of_forks,
 )
-from ckptfs.fuse.server.write_behind import DIRTY_BYTES_MAX, WriteBehind
+from ckptfs.fuse.server.write_behind import WriteBehind
 from ckptfs.history.auto import Loss
 from ckptfs.history.references import safe_tag
 from ckptfs.model import FILE_SIZE_MAX, ROOT_INO, Attributes, Ino, Inode
@@ -422,7 +422,7 @@ class Requests:
             self.at(node)
             self.spoiled(node)
             raise _error(errno.EROFS)
-        if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+        if fs.store.is_due:
             fs.commit()
         overwritten = partial(self._bytes_lost, node, offset, in_place=True)
         begins = bool(pid) and not self.guard.is_writing(node, pid)

@@ -8,7 +8,7 @@ noted and compared once more when the restore begins, which is one step and take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from ckptfs import interrupts
@@ -218,14 +218,8 @@ def take(fs: Filesystem, target: Checkpoint) -> Difference:
     if found is None or not found.catch_up() or not found.close():
         drop(fs)
         found = Difference(fs, target)
-        _exhaust(found.find())
+        interrupts.at_once(found.find())
         found.close()
     _prepared.pop(fs, None)
     found.complete()
     return found
-
-
-def _exhaust(steps: Iterable[None]) -> None:
-    with interrupts.sliced(None):
-        for _ in steps:
-            pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from ckptfs.history.checkpoints import (
     expirable,
     find,
     of_epoch,
+    revision,
     without_moments,
 )
 from ckptfs.history.hook_checkpoints import MARK
@@ -37,15 +39,18 @@ from ckptfs.history.retention import (
     has_credible_times,
     is_short,
     judge,
+    judging,
 )
 from ckptfs.history.space import Freed, holds_more, weigher
-from ckptfs.interrupts import Steps
+from ckptfs.interrupts import Ended, Steps
 from ckptfs.model import MAIN_LINE
 from ckptfs.store import Store
 from ckptfs.store.metadata import NEXT_FORK
 
 #: How many changed names to look at in the epoch after a checkpoint.
 _LOOKED_AT = 32
+#: So often it is judged in steps what expires, if checkpoints come or go meanwhile.
+_ROUNDS_MAX = 3
 
 
 class Outcome(NamedTuple):
@@ -68,12 +73,16 @@ def shortage(fs: Filesystem, policy: RetentionPolicy, given_bytes: int = 0) -> S
     return _judge(fs, policy, given_bytes=given_bytes).shortage
 
 
-def _judge(
-    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None = None, given_bytes: int = 0
-) -> Verdicts:
+def _judge(fs: Filesystem, policy: RetentionPolicy, given_bytes: int = 0) -> Verdicts:
+    return interrupts.at_once(_judging(fs, policy, None, given_bytes))
+
+
+def _judging(
+    fs: Filesystem, policy: RetentionPolicy, now_ns: int | None, given_bytes: int
+) -> Steps[Verdicts]:
     fs.flush()
     now_ns = fs.clock() if now_ns is None else now_ns
-    return judge(
+    return judging(
         checkpoints(fs.store),
         policy,
         now_ns,
@@ -90,18 +99,18 @@ def _figures(store: Store, given_bytes: int) -> Figures:
     return Figures(used, store.spare_bytes(), store.disk_bytes(), given_bytes)
 
 
-def _judge_quickly(
+def _judging_quickly(
     fs: Filesystem, policy: RetentionPolicy, now_ns: int | None, given_bytes: int
-) -> Verdicts:
-    """The same for what expires: without a look at each that was saved by hand, unless space is
-    short. The daemon asks after every burst of changes, while requests wait."""
+) -> Steps[Verdicts]:
+    """The same for what expires, in steps: without a look at each that was saved by hand, unless
+    space is short. The daemon asks after every burst of changes."""
     fs.flush()
     now_ns = fs.clock() if now_ns is None else now_ns
     figures, shown = _figures(fs.store, given_bytes), without_moments(fs.store)
     if is_short(figures, policy) or not has_credible_times(checkpoints(fs.store), now_ns):
-        return _judge(fs, policy, now_ns, given_bytes)
+        return (yield from _flushed(fs, _judging(fs, policy, now_ns, given_bytes)))
     lines = fs.store.heads.keys()
-    return judge(
+    steps = judging(
         candidates(expirable(fs.store), shown, lines),
         policy,
         now_ns,
@@ -112,6 +121,17 @@ def _judge_quickly(
         insight=insight(fs),
         among=shown,
     )
+    return (yield from _flushed(fs, steps))
+
+
+def _flushed(fs: Filesystem, steps: Steps[Verdicts]) -> Steps[Verdicts]:
+    """Steps that read, with what programs change in between put into the transaction."""
+    with closing(steps):
+        while not isinstance(ended := interrupts.resume(steps), Ended):
+            yield ended
+            fs.flush()
+    verdicts: Verdicts = ended.result
+    return verdicts
 
 
 def insight(fs: Filesystem) -> Insight:
@@ -122,7 +142,7 @@ def insight(fs: Filesystem) -> Insight:
         partial(_precedes_a_loss, store),
         weigher(store),
         partial(holds_more, store),
-        Freed(store),
+        Freed(store).steps,
     )
 
 
@@ -183,7 +203,50 @@ def expire(
 
     One round: over a limit of bytes the next one, after what was hidden is freed, may hide more.
     """
-    verdicts = _judge_quickly(fs, policy, now_ns, given_bytes)
+    return interrupts.at_once(expiring(fs, policy, now_ns, given_bytes))
+
+
+def expiring(
+    fs: Filesystem,
+    policy: RetentionPolicy,
+    now_ns: int | None = None,
+    given_bytes: int = 0,
+    *,
+    holds: Callable[[], bool] = lambda: True,
+) -> Steps[Outcome]:
+    """The same in steps. The last of them hides, if the policy ``holds`` then."""
+    judging = partial(_judging_quickly, fs, policy, now_ns, given_bytes)
+    verdicts = yield from _judging_what_is(fs, policy, judging)
+    return _hide(fs, policy, verdicts) if holds() else Outcome([], None)
+
+
+def _judging_what_is(
+    fs: Filesystem, policy: RetentionPolicy, judging: Callable[[], Steps[Verdicts]]
+) -> Steps[Verdicts]:
+    """Verdicts by what is known at the end of their steps. If that is something else than at their
+    beginning, all is judged anew, and at once if that happens again and again; what was weighed is
+    known by then."""
+    for _ in range(_ROUNDS_MAX):
+        known = _known(fs, policy)
+        try:
+            verdicts = yield from judging()
+        except LookupError:
+            if _known(fs, policy) == known:
+                raise
+        else:
+            if _known(fs, policy) == known:
+                return verdicts
+    return interrupts.at_once(judging())
+
+
+def _known(fs: Filesystem, policy: RetentionPolicy) -> tuple[object, ...]:
+    """What changes with every checkpoint and fork that comes, goes or is described anew, and with
+    the space that there is."""
+    store = fs.store
+    return revision(store), frozenset(store.heads), is_short(_figures(store, 0), policy)
+
+
+def _hide(fs: Filesystem, policy: RetentionPolicy, verdicts: Verdicts) -> Outcome:
     gone = _carry_out(fs, verdicts)
     if verdicts.shortage is not None or policy.max_bytes:
         # An epoch that is kept would make others go in its place.
@@ -270,8 +333,13 @@ def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
 def pruning(fs: Filesystem, policy: RetentionPolicy) -> Steps[list[Decision]]:
     """`prune` in steps."""
     gone: list[Decision] = []
+
+    def judging() -> Steps[Verdicts]:
+        return _flushed(fs, _judging(fs, policy, None, 0))
+
     while True:
-        expired = _carry_out(fs, verdicts := _judge(fs, policy))
+        verdicts = yield from _judging_what_is(fs, policy, judging)
+        expired = _carry_out(fs, verdicts)
         if not expired and not verdicts.demoted:
             break
         gone += expired

@@ -8,6 +8,7 @@ have been exchanged.
 from __future__ import annotations
 
 import errno
+import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -217,6 +218,17 @@ def _named(path: bytes) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def _named_below(directory: bytes) -> Iterator[None]:
+    """The same where an error has the name in a directory, or is about the directory itself."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename
+        error.filename = os.path.join(directory, name) if name else directory or None
+        raise
+
+
 #: A directory in the root for what is on its way to another name; gone at the end.
 _ASIDE = b".ckptfs-merge"
 
@@ -250,6 +262,7 @@ class Carrier:
         touched = self._touched(plan)
         for rewrite in interrupts.checked(plan.rewrites):
             self._rewrite(rewrite)
+        fs.flush_copies()
         for describe in interrupts.checked(plan.describes):
             self._describe(describe)
         for ino, allowed in touched.items():
@@ -266,10 +279,7 @@ class Carrier:
                 self._place(move, (aside, b"%d" % number))
         if plan.moves:
             self._fs.rmdir(self._fs.head, ROOT_INO, self._aside_name)
-        for make in interrupts.checked(plan.makes):
-            if not make.inode.is_dir:
-                with _named(make.path):
-                    self._make_file(make)
+        self._make_files(plan.makes)
         for make in directories:
             self._set_attributes(self._made[make.inode.ino], make.inode)
 
@@ -316,6 +326,34 @@ class Carrier:
         self._made[like.ino] = made.ino
         self._note((to, make.name))
 
+    def _make_files(self, makes: list[Make]) -> None:
+        """Most of them many at once, the others one by one: a further name may be one of those."""
+        rest, simple = [], dict[Directory, list[Make]]()
+        for make in makes:
+            if self._is_simple(make.inode) and make.inode.nlink == 1:
+                simple.setdefault(make.to, []).append(make)
+            elif not make.inode.is_dir:
+                rest.append(make)
+        for to, made in interrupts.checked(simple.items()):
+            self._make_simple(to, made)
+        self._fs.flush_copies()
+        for make in interrupts.checked(rest):
+            with _named(make.path):
+                self._make_file(make)
+
+    def _is_simple(self, inode: Inode) -> bool:
+        """Whether it can be copied without a look at what else is there."""
+        fs = self._fs
+        return fs.head.excluded is None and fs.is_simple(self._theirs, inode)
+
+    def _make_simple(self, to: Directory, makes: list[Make]) -> None:
+        number = self._number_of(to)
+        files = [(make.inode, make.name) for make in makes]
+        with _named_below(os.path.dirname(makes[0].path)):
+            self._fs.insert_copies(self._theirs, self._fs.head, number, files)
+        self._changed.inodes.add(number)
+        self._changed.entries.update((number, make.name) for make in makes)
+
     def _make_file(self, make: Make) -> None:
         """A copy that shares their blocks; a further name of what is here already is a link."""
         like = make.inode
@@ -359,6 +397,8 @@ class Carrier:
             fs.resized.add(ino)
         if step.text is not None:
             self._overwrite(ino, step.text)
+        elif self._is_simple(step.theirs):
+            fs.overwrite_with(self._theirs, step.theirs, fs.head, ino)
         else:
             fs.setattr(fs.head, ino, Attributes(size=0))
             done = 0
@@ -416,11 +456,16 @@ class Carrier:
                 if MODIFIED not in differences(self._fs, bare, ours, self._theirs, theirs):
                     found[ours.ino].append(self._rights(self._theirs, theirs.ino))
         for rewrite in plan.rewrites:
-            if rewrite.names:
+            if rewrite.names or not self._may_have_rights(rewrite):
                 continue
             whose = [self._rights(self._theirs, rewrite.theirs.ino)] if rewrite.text is None else []
             found[rewrite.ours.ino] = whose
         return found
+
+    def _may_have_rights(self, step: Rewrite) -> bool:
+        """Whether a file may have more than its owner's rights when it is rewritten."""
+        modes = step.ours.mode | step.theirs.mode
+        return bool(modes & _SET_ID) or self._fs.store.xattrs_used
 
     def _rights(self, view: View, ino: Ino) -> _Rights:
         fs = self._fs

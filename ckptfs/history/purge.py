@@ -222,13 +222,15 @@ def _contents(store: Store, ino: Ino) -> set[bytes]:
 def _detach_all(store: Store, bases: set[bytes]) -> Steps[None]:
     """Store blocks that are encoded against one of these, or packed in one, on their own: nothing
     else may keep a purged block."""
-    found = []
+    found: list[tuple[list[bytes], bytes]] = []
     for key, needed in store.blocks.possible_bases():
         if interrupts.is_due():
             yield
         if not bases.isdisjoint(needed):
-            found.append(key)
-    for key in found:
+            found.append((needed, key))
+    # One pack after the other, since each is decoded as a whole.
+    found.sort()
+    for _, key in found:
         if interrupts.is_due():
             yield
         if not bases.isdisjoint(store.blocks.bases_of(key)):

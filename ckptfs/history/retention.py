@@ -20,11 +20,16 @@ from itertools import accumulate, islice, takewhile
 from math import inf
 from operator import attrgetter, le
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec, TypeVar
 
+from ckptfs import interrupts
 from ckptfs.history.checkpoints import LOST, Checkpoint
 from ckptfs.history.hook_checkpoints import MARK
+from ckptfs.interrupts import Steps
 from ckptfs.model import MAIN_LINE
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _HOUR_NS = 3_600_000_000_000
 _DAY_NS = 24 * _HOUR_NS
@@ -99,17 +104,22 @@ class Insight(NamedTuple):
     ``is_precious``: goes later than another that is missed as little. ``precedes_loss``: the state
     after it lacks something that it has. ``weigh``: about how many bytes only a moment holds, and
     ``holds_more`` whether that is more than the path it was taken for. ``frees``: how many bytes
-    its deletion would free after those with the given numbers.
+    its deletion would free after those with the given numbers. Both are found in steps.
     """
 
     is_precious: Callable[[Checkpoint], bool] = lambda checkpoint: False
     precedes_loss: Callable[[Checkpoint], bool] = lambda checkpoint: False
-    weigh: Callable[[Checkpoint], int] = attrgetter("bytes")
+    weigh: Callable[[Checkpoint], Steps[int]] = lambda item: _bytes_of(item)
     holds_more: Callable[[Checkpoint], bool] = lambda moment: False
-    frees: Callable[[Checkpoint, Collection[int]], int] = lambda item, gone: item.bytes
+    frees: Callable[[Checkpoint, Collection[int]], Steps[int]] = lambda item, gone: _bytes_of(item)
 
 
-def judge(
+def _bytes_of(checkpoint: Checkpoint) -> Steps[int]:
+    yield from ()
+    return checkpoint.bytes
+
+
+def judging(
     checkpoints: Sequence[Checkpoint],
     policy: RetentionPolicy,
     now_ns: int,
@@ -120,22 +130,35 @@ def judge(
     lines: Collection[int] = (MAIN_LINE,),
     insight: Insight = Insight(),  # noqa: B008 (immutable)
     among: Sequence[Checkpoint] | None = None,
-) -> Verdicts:
-    """What happens to each checkpoint. ``undo`` are those that `undo` and `redo` would restore,
-    ``held`` others that stay, and why. Limits count for each line; ``lines`` are those that there
-    are: of each the newest stays.
+) -> Steps[Verdicts]:
+    """What happens to each checkpoint, in steps. ``undo`` are those that `undo` and `redo` would
+    restore, ``held`` others that stay, and why. Limits count for each line; ``lines`` are those
+    that there are: of each the newest stays.
     ``among`` are all that lists show, oldest first, where not all are to be judged (`candidates`).
 
     Where a limit of bytes is exceeded, carry out the verdicts and judge again: what each deletion
     frees is an estimate, and may not have been enough.
     """
     verdicts = Verdicts(checkpoints, policy, now_ns, among)
-    verdicts.thin_moments(insight.weigh, insight.holds_more)
+    yield from verdicts.thin_moments(insight.weigh, insight.holds_more)
     verdicts.protect(undo, held, lines)
     verdicts.thin()
+    if interrupts.is_due():
+        yield
     verdicts.limit_count(insight.is_precious)
-    verdicts.limit_bytes(figures, insight)
+    yield from verdicts.limit_bytes(figures, insight)
     return verdicts
+
+
+def _in_one_step(function: Callable[P, Steps[T]]) -> Callable[P, T]:
+    def in_one_step(*args: P.args, **kwargs: P.kwargs) -> T:
+        return interrupts.at_once(function(*args, **kwargs))
+
+    return in_one_step
+
+
+#: `judging` for a caller that has nothing to give way to.
+judge = _in_one_step(judging)
 
 
 def is_short(figures: Figures, policy: RetentionPolicy) -> bool:
@@ -225,8 +248,8 @@ class Verdicts:
         return [Decision(number, *self.found[number]) for number in sorted(gone, reverse=True)]
 
     def thin_moments(
-        self, weigh: Callable[[Checkpoint], int], holds_more: Callable[[Checkpoint], bool]
-    ) -> None:
+        self, weigh: Callable[[Checkpoint], Steps[int]], holds_more: Callable[[Checkpoint], bool]
+    ) -> Steps[None]:
         """Moments expire by age; beyond their number and bytes those go that are missed least."""
         policy = self._policy
         stay = f"a moment younger than {_age(policy.moments_ns)}"
@@ -242,13 +265,15 @@ class Verdicts:
             self.found[self._moments[crowd.thin()].id] = (False, reason)
         self._drop_expired_moments()
         if 0 < policy.moment_bytes < sum(item.bytes for item in self._moments):
-            self._thin_heavy_moments(weigh)
+            yield from self._thin_heavy_moments(weigh)
 
-    def _thin_heavy_moments(self, weigh: Callable[[Checkpoint], int]) -> None:
+    def _thin_heavy_moments(self, weigh: Callable[[Checkpoint], Steps[int]]) -> Steps[None]:
         """The heaviest go first, and before them those whose path has a newer moment. Light ones
         stay: they would be missed and free no space."""
         limit = self._policy.moment_bytes
-        weights = {item.id: weigh(item) for item in self._moments}
+        weights = {}
+        for item in self._moments:
+            weights[item.id] = yield from weigh(item)
         total = sum(weights.values())
         heavy = [item for item in self._moments if weights[item.id] > (total - limit) // _LIGHT]
         newest = {item.metadata.get(LOST, ""): item.id for item in reversed(self._moments)}
@@ -394,22 +419,22 @@ class Verdicts:
         """Whether it is of the age at which all stay."""
         return checkpoint.time_ns >= self._now_ns - self._policy.keep_all_ns
 
-    def limit_bytes(self, figures: Figures, insight: Insight) -> None:
+    def limit_bytes(self, figures: Figures, insight: Insight) -> Steps[None]:
         """A limit on the store is kept as far as possible, at any age."""
         policy = self._policy
         wanted = policy.min_free.of(figures.disk_bytes)
         if 0 < policy.max_bytes < figures.store_bytes:
             over = figures.store_bytes - policy.max_bytes
-            chosen = _chosen(self._expendable(insight), over, insight.frees)
+            chosen = yield from _choosing(self._expendable(insight), over, insight.frees)
             self._expire(chosen, f"the store has more than {policy.max_bytes:,} bytes")
         elif figures.free_bytes is not None and figures.free_bytes < wanted:
-            self._make_room(figures.free_bytes, wanted, figures.given_bytes, insight)
+            yield from self._make_room(figures.free_bytes, wanted, figures.given_bytes, insight)
 
-    def _make_room(self, free: int, wanted: int, given: int, insight: Insight) -> None:
+    def _make_room(self, free: int, wanted: int, given: int, insight: Insight) -> Steps[None]:
         """As much expires as the disk lacks, or nothing if that is not available: space that others
         fill is not won back by deleting history. Nor may they get all of it bit by bit."""
         old = [item for item in self._expendable(insight) if not self.is_young(item)]
-        chosen = _chosen(old, wanted - free, insight.frees)
+        chosen = yield from _choosing(old, wanted - free, insight.frees)
         found = sum(chosen.values())
         expires = found >= wanted - free and given < wanted
         self.shortage = Shortage(free, wanted, found, len(chosen) if expires else 0)
@@ -475,9 +500,11 @@ def _lost(moment: Checkpoint) -> str | int:
     return moment.metadata.get(LOST) or moment.id
 
 
-def _chosen(
-    order: Iterable[Checkpoint], short: int, frees: Callable[[Checkpoint, Collection[int]], int]
-) -> dict[int, int]:
+def _choosing(
+    order: Iterable[Checkpoint],
+    short: int,
+    frees: Callable[[Checkpoint, Collection[int]], Steps[int]],
+) -> Steps[dict[int, int]]:
     """As many of these as free ``short`` bytes, and what each frees. Light ones stay: they would be
     missed and free no space."""
     chosen: dict[int, int] = {}
@@ -485,7 +512,7 @@ def _chosen(
     for item in order:
         if total >= short:
             break
-        given = frees(item, chosen)
+        given = yield from frees(item, chosen)
         if given > max(short // _LIGHT, LIGHT_BYTES):
             chosen[item.id] = given
             total += given

@@ -12,11 +12,13 @@ import os
 import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from ckptfs import interrupts
 from ckptfs.history.checkpoints import LOST, Checkpoint, of_epoch
+from ckptfs.interrupts import Ended, Steps
 from ckptfs.model import BLOCK_SIZE, Epoch, Ino, Inode
 from ckptfs.store import Store, View
 from ckptfs.store.format import (
@@ -49,8 +51,8 @@ class _Weight(NamedTuple):
 _weights: WeakKeyDictionary[Store, dict[Epoch, _Weight]] = WeakKeyDictionary()
 
 
-def weigher(store: Store) -> Callable[[Checkpoint], int]:
-    """For one look at all checkpoints: about how many bytes only this one holds.
+def weigher(store: Store) -> Callable[[Checkpoint], Steps[int]]:
+    """For one look at all checkpoints: about how many bytes only this one holds, in steps.
 
     What is sealed is weighed once. What still grows is weighed again when that takes a small part
     of the time. One look weighs so much only: what is left counts as the last time, or as nothing,
@@ -59,7 +61,7 @@ def weigher(store: Store) -> Callable[[Checkpoint], int]:
     known = _weights.setdefault(store, {})
     looked_at = 0
 
-    def weigh(checkpoint: Checkpoint) -> int:
+    def weigh(checkpoint: Checkpoint) -> Steps[int]:
         nonlocal looked_at
         if checkpoint.epoch not in store.epochs:
             return 0
@@ -69,12 +71,21 @@ def weigher(store: Store) -> Callable[[Checkpoint], int]:
             return found.bytes
         if looked_at >= _LOOKED_AT:
             return found.bytes if found is not None else 0
-        view, heaviest = store.view(checkpoint.epoch).bare, 0
+        if interrupts.is_due():
+            yield
+            if checkpoint.epoch not in store.epochs:
+                return 0
+        view, heaviest, spent = store.view(checkpoint.epoch).bare, 0, _Spent()
         for child in children:
+            if child not in store.epochs:
+                continue
             entities = list(islice(store.changes.walk(child, store.inodes.kind), _LOOKED_AT))
             looked_at += len(entities)
-            heaviest = max(heaviest, _taken_away(store, view, child, entities))
-        ended = time.monotonic()
+            taken = yield from spent.of(_taken_away(store, view, child, entities))
+            heaviest = max(heaviest, taken)
+        if checkpoint.epoch not in store.epochs or not children <= store.epochs.keys():
+            return heaviest  # they went meanwhile
+        ended, began = time.monotonic(), time.monotonic() - spent.seconds
         until = math.inf if _are_sealed(store, children) else ended + _REST * (ended - began)
         if len(known) >= _ANSWERS_MAX:
             known.clear()
@@ -117,10 +128,34 @@ def _takes_more(store: Store, moment: Checkpoint, child: Epoch) -> bool:
     return False
 
 
-def _taken_away(store: Store, view: View, child: Epoch, entities: Iterable[bytes]) -> int:
+class _Spent:
+    """How long steps took, without what came between them."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def of(self, steps: Steps[int]) -> Steps[int]:
+        while True:
+            began = time.monotonic()
+            ended = interrupts.resume(steps)
+            self.seconds += time.monotonic() - began
+            if isinstance(ended, Ended):
+                return int(ended.result)
+            yield ended
+
+
+#: So many inodes or blocks are looked at before it is asked whether a step is used up.
+_STRIDE = 32
+
+
+def _taken_away(store: Store, view: View, child: Epoch, entities: Iterable[bytes]) -> Steps[int]:
     """The bytes of a view's files that a child of it removed or replaced, of these inodes."""
-    after = store.view(child).bare
-    return sum(_lost_of(store, view, after, entity) for entity in entities)
+    after, total = store.view(child).bare, 0
+    for number, entity in enumerate(entities):
+        if number % _STRIDE == 0 and interrupts.is_due():
+            yield
+        total += _lost_of(store, view, after, entity)
+    return total
 
 
 def _lost_of(store: Store, view: View, after: View, entity: bytes) -> int:
@@ -153,15 +188,24 @@ class Freed:
 
     def __call__(self, checkpoint: Checkpoint, gone: Container[int] = ()) -> int:
         """``gone`` has the numbers of the others."""
+        return interrupts.at_once(self.steps(checkpoint, gone))
+
+    def steps(self, checkpoint: Checkpoint, gone: Container[int] = ()) -> Steps[int]:
+        """The same in steps."""
+        if interrupts.is_due():
+            yield
         store, epoch = self._store, checkpoint.epoch
-        children = store.epoch_tree.children(epoch)
+        children = tuple(store.epoch_tree.children(epoch))  # there may be more after a step
         if epoch not in store.epochs or len(children) > 1:
             return 0  # an epoch with two children is not freed
         key = (epoch, self._older_that_stays(epoch, gone))
         found = self._answers.get(key)
         if found is None:
-            found = sum(_freed_after(store, epoch, child, key[1]) for child in children)
-            if all(store.epochs[child].sealed for child in children):
+            found = 0
+            for child in children:
+                found += yield from _freed_after(store, epoch, child, key[1])
+            known = (store.epochs.get(each) for each in (epoch, *children))
+            if all(record is not None and record.sealed for record in known):
                 if len(self._answers) >= _FREED_MAX:
                     self._answers.clear()
                 self._answers[key] = found
@@ -190,14 +234,19 @@ _freed: WeakKeyDictionary[Store, dict[tuple[Epoch, Epoch], int]] = WeakKeyDictio
 _FREED_MAX = 1 << 16
 
 
-def _freed_after(store: Store, epoch: Epoch, child: Epoch, keeper: Epoch) -> int:
+def _freed_after(store: Store, epoch: Epoch, child: Epoch, keeper: Epoch) -> Steps[int]:
     view, after = store.view(epoch).bare, store.view(child).bare
     kept: Container[bytes] = () if keeper == NO_EPOCH else store.view(keeper).bare.seen
-    total = 0
+    total = number = 0
     for entity in islice(store.changes.walk(child, store.inodes.kind), _LOOKED_AT):
-        if record := store.inodes.get(view, entity):
-            old = unpack_inode(Ino(unpack_u64(entity)), record)
-            total += sum(_stored_bytes(store, _lost_blocks(store, view, after, kept, old)))
+        record = store.inodes.get(view, entity)
+        old = unpack_inode(Ino(unpack_u64(entity)), record) if record else None
+        lost = () if old is None else _lost_blocks(store, view, after, kept, old)
+        for size in chain((0,), _stored_bytes(store, lost)):
+            total += size
+            number += 1
+            if number % _STRIDE == 0 and interrupts.is_due():
+                yield
     return total
 
 

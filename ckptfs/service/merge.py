@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfs import history, interrupts
 from ckptfs.errors import TreeMoved, UsageError
-from ckptfs.history import Cause, Changed, merge, merge_steps, references
+from ckptfs.history import Cause, Changed, merge, merge_ahead, merge_steps, references
 from ckptfs.history.merge import Theirs
 from ckptfs.history.merge_plan import EXCLUDED
 from ckptfs.history.merge_steps import Conflict, MergePlan
@@ -48,6 +48,7 @@ class Merging:
         contents: Contents,
     ) -> None:
         self._service = service
+        self.fs = service.fs
         self.theirs = _theirs(service, source)
         self._resolution = _known(resolution)
         self._by_path = {os.fsencode(path): _known(each) for path, each in by_path.items()}
@@ -158,12 +159,12 @@ def do_merge(
     merged = _merged_by_client(call.service, contents, token)
     merging = Merging(call.service, source, paths, resolution, resolutions, merged)
     with interrupts.stoppable():
-        if token and merging.token != token:
-            raise TreeMoved("merge")
-        plan = merging.plan()
+        plan = _plan(merging, token)
         found = _planned(merging, plan)
+    # The token is made outside of that part: the plan is taken, and would have to be made again if
+    # the verb gave way now.
     if dry_run or plan.unresolved or not (plan or merging.settles(plan)):
-        return found
+        return found | {"token": merging.token}
     with nothing_in_the_way("merge"):
         done = merging.carry_out(plan, call.cause)
     return found | {
@@ -175,6 +176,34 @@ def do_merge(
     }
 
 
+def plan_merge(
+    call: Call,
+    source: str,
+    paths: list[bytes] | None,
+    resolution: str,
+    resolutions: dict[str, str],
+    contents: list[JsonObject],
+    token: str,
+    **_: object,
+) -> Iterator[bytes]:
+    """The plan of the merge that is asked for, in parts."""
+    merged = _merged_by_client(call.service, contents, token)
+    merging = Merging(call.service, source, paths, resolution, resolutions, merged)
+    return merge_ahead.parts_of(_plan(merging, token))
+
+
+def _plan(merging: Merging, token: str) -> MergePlan:
+    """What the merge is to do: as it was decided beforehand, if that holds."""
+    ahead = merge_ahead.take(merging.fs, merging.theirs.epoch)
+    if ahead is not None and token and ahead.is_outdated:
+        raise TreeMoved("merge")
+    if ahead is not None:
+        return ahead.plan
+    if token and merging.token != token:
+        raise TreeMoved("merge")
+    return merging.plan()
+
+
 def _planned(merging: Merging, plan: MergePlan) -> JsonObject:
     """``views`` are those of the base, of ours and of theirs for `contents`, and ``text_paths`` of
     a conflict where its texts are in them."""
@@ -184,7 +213,6 @@ def _planned(merging: Merging, plan: MergePlan) -> JsonObject:
         "changed": False,
         "before": None,
         "after": None,
-        "token": merging.token,
         "added_paths": wire.names(added),
         "modified_paths": wire.names(modified),
         "deleted_paths": wire.names(deleted),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ckptfs import history, interrupts
 from ckptfs.errors import (
     CheckpointUnknown,
+    CkptfsError,
     NotConfirmed,
     NothingToUndo,
     PathUnknown,
@@ -26,6 +28,8 @@ from ckptfs.store import View
 
 if TYPE_CHECKING:
     from ckptfs.service.service import Call, Service
+
+log = logging.getLogger(__name__)
 
 
 def plan_restore(
@@ -311,16 +315,20 @@ def do_restore(
     service, cause = call.service, call.cause
     target = service.find(checkpoint).id
     restored, left = None, None
+    keeps = backup or names  # the names are found from it
     if files and only:
         restored, left = service.restore_selective(
-            str(target), paths, only, token=token, backup=backup, cause=cause
+            str(target), paths, only, token=token, backup=keeps, cause=cause
         )
     elif files:
-        restored = service.restore(str(target), paths, token=token, backup=backup, cause=cause)
+        restored = service.restore(str(target), paths, token=token, backup=keeps, cause=cause)
     record = wire.not_restored(target) if restored is None else wire.restored(restored)
     if left is not None:
         record["skipped"] = wire.skipped(left)
-    return _with_details(service, record, names=names)
+    record = _with_details(service, record, names=names)
+    if restored is not None and keeps and not backup:
+        service.delete([restored.before])
+    return record
 
 
 def head_restore(
@@ -367,7 +375,20 @@ def _with_details(service: Service, record: JsonObject, *, names: bool) -> JsonO
     answer names."""
     record["state_names"] = list(service.find(str(record["checkpoint"])).state)
     if names:
-        before = record["before"]
-        changes = [] if before is None else service.diff(str(before), "").changes
-        record |= wire.paths_by_change(changes)
+        record |= _names_if_found(service, record["before"])
     return record
+
+
+def _names_if_found(service: Service, before: int | None) -> JsonObject:
+    """`changed_names` of a restore that is done, whatever keeps them from being found."""
+    try:
+        return changed_names(service, before)
+    except (CkptfsError, OSError) as error:
+        log.warning("restored, but what that changed cannot be told: %s", error)
+        return wire.unknown_paths()
+
+
+def changed_names(service: Service, before: int | None) -> JsonObject:
+    """The names that a restore changed, from the checkpoint that undoes it, if anything changed."""
+    changes = [] if before is None else service.diff(str(before), "").changes
+    return wire.paths_by_change(changes)

@@ -9,7 +9,7 @@ command or a program, and answers in JSON.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
@@ -102,6 +102,7 @@ class Service:
     pin = checkpoint_verbs.pin
     prune = settings_verbs.prune
     expire = settings_verbs.expire
+    expiring = settings_verbs.expiring
     settings = settings_verbs.settings
     settings_stamp = settings_verbs.settings_stamp
     room_makers = settings_verbs.room_makers
@@ -203,6 +204,21 @@ def steps(
     """A verb that runs in slices, for a caller that drives it."""
     found: Steps[JsonObject] = function_of(verb)(Call(service, cause, on_progress), **values)
     return found
+
+
+def plan_of(service: Service, op: str, args: Mapping[str, Any]) -> Iterator[bytes]:
+    """What a verb that is planned beforehand is to do, in parts, for the process that asked."""
+    verb = verbs.find(op)
+    plan: Callable[..., Iterator[bytes]] = getattr(_module(verb), f"plan_{verb.name}")
+    service.fs.flush()
+    return plan(Call(service, Cause()), **verb.decode(args))
+
+
+def changed_names(service: Service, before: int | None) -> JsonObject:
+    """What a restore that is done answers if names are asked for."""
+    service.fs.flush()
+    with interrupts.stoppable("The names that it changed are not told."):
+        return restore_verbs.changed_names(service, before)
 
 
 def function_of(verb: Verb) -> Callable[..., Any]:

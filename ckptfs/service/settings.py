@@ -148,10 +148,20 @@ def pruning(service: Service, *, dry_run: bool = False) -> Steps[list[Decision]]
 def expire(service: Service, now_ns: int | None = None, given_bytes: int = 0) -> Outcome:
     """The same by itself, if the settings want it; what is hidden has yet to be freed. ``now_ns``
     is the time by a clock that is never set; ``given_bytes`` went for room in the last hour."""
-    chosen = service.settings()
+    return interrupts.at_once(expiring(service, now_ns, given_bytes))
+
+
+def expiring(service: Service, now_ns: int | None = None, given_bytes: int = 0) -> Steps[Outcome]:
+    """The same in steps. If the settings change meanwhile nothing expires."""
+    stamp, chosen = settings_stamp(service), service.settings()
     if not chosen.value(_AUTOMATIC):
         return Outcome([], None)
-    return expiry.expire(service.fs, chosen.retention, now_ns, given_bytes)
+
+    def holds() -> bool:
+        return settings_stamp(service) == stamp
+
+    fs, policy = service.fs, chosen.retention
+    return (yield from expiry.expiring(fs, policy, now_ns, given_bytes, holds=holds))
 
 
 def room_makers(

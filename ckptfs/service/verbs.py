@@ -73,6 +73,9 @@ class Verb(NamedTuple):
     takes_long: bool = False
     #: It works on what was committed, in a thread beside the requests.
     in_thread: bool = False
+    #: What it does is decided by much reading: a daemon has another process do that. ``plan_`` and
+    #: its name is a function beside the first, which gives the parts of the plan.
+    is_planned: bool = False
     #: Its function is a generator, which a daemon runs in slices between requests.
     in_slices: bool = False
     #: It reads so much that a process of its own does it from the start, beside the requests. Any
@@ -364,6 +367,7 @@ _DECLARED = (
         result="checkpoint changed before after token views conflicts "
         "added_paths modified_paths deleted_paths",
         changes=FILES,
+        is_planned=True,
         needs_sync=True,
         event=RESTORED,
         tool="checkpoint_merge",
@@ -686,4 +690,4 @@ def _pruned(numbers: list[int]) -> Iterator[Event]:
 def _short(result: dict[str, Any]) -> dict[str, Any]:
     """A restore without thousands of names."""
     kinds = ("added_paths", "modified_paths", "deleted_paths")
-    return result | {kind: result[kind][:_NAMED_MAX] for kind in kinds if kind in result}
+    return result | {kind: result[kind][:_NAMED_MAX] for kind in kinds if result.get(kind)}

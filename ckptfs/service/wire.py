@@ -222,6 +222,11 @@ def paths_by_change(changes: Sequence[Change]) -> JsonObject:
     return {kind: names(paths[:_RESTORED_MAX]) for kind, paths in lists.items()}
 
 
+def unknown_paths() -> JsonObject:
+    """The same of a restore that is done, where they could not be found."""
+    return {"added_paths": None, "modified_paths": None, "deleted_paths": None}
+
+
 # -- tasks -----------------------------------------------------------------------------------------
 
 

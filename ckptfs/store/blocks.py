@@ -115,6 +115,15 @@ class Blocks:
         #: By key, which is a digest of the bytes: what is here cannot be out of date.
         self._decoded: dict[bytes, bytes] = {}
         self._decoded_bytes = 0
+        #: By key, the lengths of records that no commit has written yet: until then LMDB has them
+        #: in this process's memory.
+        self._uncommitted: dict[bytes, int] = {}
+        self.uncommitted_bytes = 0
+
+    def committed(self) -> None:
+        """After a commit."""
+        self._uncommitted.clear()
+        self.uncommitted_bytes = 0
 
     def add(self, data: Buffer, edit: Edit | None = None) -> bytes:
         """Store the bytes, or count one more use of them; return the block's key. ``edit``, if it
@@ -123,6 +132,8 @@ class Blocks:
             key = self.digest(data, seed)
             record = b"".join((_HEADERS[seed], data))
             if self._blocks.add(key, record):
+                self._uncommitted[key] = len(record)
+                self.uncommitted_bytes += len(record)
                 if edit is not None:
                     self._log_delta(edit, key, data)
                 return key
@@ -460,6 +471,7 @@ class Blocks:
     def _pop(self, key: bytes) -> bytes | None:
         """Delete a record, with the bytes that it has in the heap, and return it."""
         record = self._blocks.pop(key)
+        self.uncommitted_bytes -= self._uncommitted.pop(key, 0)
         if record is not None and record[:1] == _HEAP:
             # Where it does not say which slot is its own, that stays taken until a `compact`.
             with contextlib.suppress(CorruptRecord):

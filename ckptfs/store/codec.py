@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from ckptfs import interrupts
 from ckptfs.model import BLOCK_SIZE
 from ckptfs.store.format import PACK_MAX
 
@@ -25,6 +26,9 @@ _LEVEL_PACK = 12
 _LEVEL_VERSIONS = 19
 #: What shrinks so many times at the level of packs is versions of the same.
 _VERSIONS = 8
+#: Long ones are compressed in pieces of this many bytes, of some 4 ms each, or 35 at the highest
+#: level; others may run in between.
+_PIECE = 128 << 10
 #: What compression must save, of the bytes as they are, to be worth the time of every reader.
 _WORTH = 8
 
@@ -57,10 +61,21 @@ def compress_pack(data: bytes) -> bytes:
     """Many blocks together as a zstd frame, which is written once and for long. For any thread."""
     import zstandard
 
-    frame = zstandard.ZstdCompressor(level=_LEVEL_PACK).compress(data)
+    frame = _in_pieces(zstandard.ZstdCompressor(level=_LEVEL_PACK), data)
     if len(frame) * _VERSIONS < len(data):
-        return zstandard.ZstdCompressor(level=_LEVEL_VERSIONS).compress(data)
+        return _in_pieces(zstandard.ZstdCompressor(level=_LEVEL_VERSIONS), data)
     return frame
+
+
+def _in_pieces(compressor: zstandard.ZstdCompressor, data: bytes) -> bytes:
+    """One frame, which the compressor makes of all the bytes."""
+    stream = compressor.compressobj(size=len(data))
+    frame = []
+    for start in range(0, len(data), _PIECE):
+        interrupts.rest()
+        frame.append(stream.compress(memoryview(data)[start : start + _PIECE]))
+    frame.append(stream.flush())
+    return b"".join(frame)
 
 
 def compress_chunk(data: bytes, *, quick: bool = False) -> bytes:
@@ -68,7 +83,7 @@ def compress_chunk(data: bytes, *, quick: bool = False) -> bytes:
     import zstandard
 
     level = LEVEL_SMALL if quick else _LEVEL_VERSIONS
-    return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(data)
+    return _in_pieces(zstandard.ZstdCompressor(level=level, write_checksum=True), data)
 
 
 def compress_chunk_again(frame: bytes) -> bytes:

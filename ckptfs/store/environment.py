@@ -60,6 +60,12 @@ if TYPE_CHECKING:
 #: A reservation of addresses, not of disk: without LMDB's writemap it costs nothing.
 MAP_SIZE = 1 << 40
 
+#: How much may wait for a commit, as counted against the disk.
+DIRTY_BYTES_MAX = 64 << 20
+#: How much of this process's memory that may take: a block of which four bytes change counts as a
+#: few KiB against the disk, and is in memory as a whole.
+MEMORY_MAX = 96 << 20
+
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
 
@@ -464,6 +470,7 @@ class Store:
             raise lmdb.CorruptedError("a list of free pages is not what was committed")
         self._txn.commit()
         self._follow()
+        self.blocks.committed()
         self._space.disk.written(self.dirty_bytes)
         self.heap.committed(at_once=self._space.is_nearly_full)
         self._begin()
@@ -692,6 +699,16 @@ class Store:
     def dirty_bytes(self) -> int:
         """What waits for the commit."""
         return self._budget.bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What waits for the commit, or for the transaction, as it is in memory: blocks."""
+        return self.blocks.uncommitted_bytes + self.pending.size_bytes()
+
+    @property
+    def is_due(self) -> bool:
+        """Whether so much waits that a commit should come before the next write."""
+        return self.dirty_bytes > DIRTY_BYTES_MAX or self.memory_bytes > MEMORY_MAX
 
     @property
     def accepted_bytes(self) -> int:

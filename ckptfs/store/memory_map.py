@@ -60,7 +60,9 @@ class MemoryMap:
             self._around = False
 
     def release(self) -> None:
-        """Drop the pages from this process."""
+        """Drop the pages from this process. Where they are is looked up anew: a map that others had
+        of the file may have gone, and what lies there now would be lost."""
+        self._spans = []
         self._advise(_MADV_DONTNEED)
 
     def _advise(self, advice: int) -> None:

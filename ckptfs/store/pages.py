@@ -128,12 +128,30 @@ class _Way(NamedTuple):
         return (low is not None and key < low) or (high is not None and key >= high)
 
 
+class _Below(NamedTuple):
+    """Where a branch leads to, each page between two of the borders."""
+
+    pages: list[int]
+    borders: list[bytes | None]
+
+    def ways(self, depth: int) -> list[_Way]:
+        """The first last."""
+        pairs = zip(self.pages, pairwise(self.borders), strict=True)
+        return [_Way(page, depth, *pair) for page, pair in pairs][::-1]
+
+
 class BrokenPage(ValueError):
     """A page that cannot be what the page above says it is."""
 
 
 #: `_sound_ends`, compiled, where that was lent. It looks at the places of the nodes itself.
 sound_ends: Callable[[bytes, bool, int], Ends | None] | None = None
+#: All leaves below a branch at once, likewise: how many records they have, and how their keys end.
+sound_leaves: (
+    Callable[[mmap.mmap, list[int], list[bytes | None], int], tuple[int, list[bytes]] | None] | None
+) = None
+#: The size of a page that the compiled ones know.
+_COMPILED_SIZE = 4096
 
 
 class Pages:
@@ -308,8 +326,18 @@ class Pages:
             try:
                 kind, page, lower, upper = self._tree_page(meta, way.page)
                 if kind == _BRANCH:
-                    pending += self._below(way, page, _places(way.page, page, lower, upper))
+                    below = self._below(way, page, _places(way.page, page, lower, upper))
                     branches += 1
+                    is_blank = self._blank and kinds is _PLAIN_KINDS
+                    is_lowest = is_blank and way.depth + 1 == (deepest or tree.depth)
+                    sound = self._sound_leaves(meta, below) if is_lowest else None
+                    if sound is None:
+                        pending += below.ways(way.depth + 1)
+                        continue
+                    deepest = way.depth + 1
+                    leaves += len(below.pages)
+                    entries += sound[0]
+                    yield zip(sound[1], repeat(b""), strict=False)
                     continue
                 if deepest not in (0, way.depth):
                     raise BrokenPage(f"page {way.page} lies {way.depth} deep, others {deepest}")
@@ -332,8 +360,25 @@ class Pages:
         if not broken and tree.measure != (deepest, branches, leaves, overflow, entries):
             broken.append("a tree is not of the size that the record which names it says")
 
-    def _below(self, way: _Way, page: bytes, nodes: tuple[int, ...]) -> list[_Way]:
-        """The ways on from a branch, the first last, each with the keys between which it leads."""
+    def _sound_leaves(self, meta: Meta, below: _Below) -> tuple[int, list[bytes]] | None:
+        """How many records the leaves of a branch have, and how their keys end. None unless all of
+        them are sound: then they are worth a look one by one."""
+        numbers = below.pages
+        if sound_leaves is None or meta.page_size != _COMPILED_SIZE:
+            return None
+        if max(numbers) > meta.last_page or min(numbers) < 2:
+            return None
+        if len(set(numbers)) != len(numbers) or not self._seen.isdisjoint(numbers):
+            return None
+        found = sound_leaves(self._data, numbers, below.borders, self._end)
+        if found is not None:
+            before = len(self._seen)
+            self._seen.update(numbers)
+            self._let_go(before)
+        return found
+
+    def _below(self, way: _Way, page: bytes, nodes: tuple[int, ...]) -> _Below:
+        """Where a branch leads to."""
         if way.depth >= _DEPTH_MAX:
             raise BrokenPage(f"page {way.page} lies too deep")
         children: list[int] = []
@@ -349,13 +394,9 @@ class Pages:
             borders = [None] * len(nodes)
         borders[0] = way.low  # the first key of a branch has no meaning
         borders.append(way.high)
-        pairs = list(pairwise(borders))
-        if any(a is not None and b is not None and a >= b for a, b in pairs):
+        if any(a is not None and b is not None and a >= b for a, b in pairwise(borders)):
             raise BrokenPage(f"page {way.page} has its keys out of order")
-        ways = [
-            _Way(child, way.depth + 1, *pair) for child, pair in zip(children, pairs, strict=True)
-        ]
-        return ways[::-1]
+        return _Below(children, borders)
 
     def _leaf(
         self,
@@ -432,10 +473,14 @@ class Pages:
         if number in self._seen:
             raise BrokenPage(f"page {number} is used twice")
         self._seen.add(number)
-        if not len(self._seen) % _MAPPED_MAX:
-            # What was looked at would count as this process's memory to the end.
-            self._data.madvise(mmap.MADV_DONTNEED)
+        self._let_go(len(self._seen) - 1)
         return at, flags, lower, upper
+
+    def _let_go(self, before: int) -> None:
+        """What was looked at would count as this process's memory to the end; ``before`` says how
+        many pages that were when it was last asked."""
+        if before // _MAPPED_MAX != len(self._seen) // _MAPPED_MAX:
+            self._data.madvise(mmap.MADV_DONTNEED)
 
     def _record(
         self, meta: Meta, number: int, page: bytes, at: int, kinds: tuple[int, ...]

@@ -81,6 +81,8 @@ class Buffer(NamedTuple):
     log: Callable[[], None]
     #: Whether a record that a read asks for waits here. Asked in tests only.
     holds: Callable[[Read], bool]
+    #: How much memory what waits takes, where that may be much.
+    size_bytes: Callable[[], int] | None
 
 
 class ReadPastBuffer(AssertionError):
@@ -97,6 +99,7 @@ class Pending:
         self._flushes: tuple[Callable[[], None], ...] = ()
         self._logs: tuple[Callable[[], None], ...] = ()
         self._table_flushes: tuple[Callable[[], None], ...] = ()
+        self._sizes: tuple[Callable[[], int], ...] = ()
 
     def register(
         self,
@@ -105,12 +108,13 @@ class Pending:
         *,
         log: Callable[[], None] | None = None,
         holds: Callable[[Read], bool] = lambda read: False,
+        size_bytes: Callable[[], int] | None = None,
         line: int = MAIN_LINE,
     ) -> None:
         """Own a line's buffer from here on, in place of an earlier one of that name."""
         if name not in self._buffers:
             raise ValueError(f"the buffer {name!r} has no place in the order")
-        self._buffers[name][line] = Buffer(flush, log or flush, holds)
+        self._buffers[name][line] = Buffer(flush, log or flush, holds, size_bytes)
         self._order()
 
     def forget(self, line: int) -> None:
@@ -123,8 +127,13 @@ class Pending:
         every = [buffer for buffers in self._buffers.values() for buffer in buffers.values()]
         self._flushes = tuple(buffer.flush for buffer in every)
         self._logs = tuple(buffer.log for buffer in every)
+        self._sizes = tuple(buffer.size_bytes for buffer in every if buffer.size_bytes)
         packed = self._buffers[PACKED_RECORDS].values()
         self._table_flushes = tuple(buffer.flush for buffer in every if buffer not in packed)
+
+    def size_bytes(self) -> int:
+        """How much memory what waits takes, in all lines."""
+        return sum([size_bytes() for size_bytes in self._sizes])
 
     def flush(self) -> None:
         """Put every acknowledged change into the transaction."""

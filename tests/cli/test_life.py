@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -152,6 +153,26 @@ def test_a_busy_workspace_stays(workspace: Workspace) -> None:
         assert is_mounted(workspace.path)
         assert (workspace.path / "open").exists()
     workspace.umount()
+
+
+def test_what_uses_it_for_a_moment_and_is_not_seen_does_not_keep_it(workspace: Workspace) -> None:
+    """As a program does that looks at it again and again. A descriptor that was sent and not yet
+    received is one that no process has."""
+    workspace.mount()
+    log, pid = Path(workspace.status()["log"]), letting_go(workspace)
+    sending, receiving = socket.socketpair()
+    with sending, receiving:
+        with (workspace.path / "open").open("w") as file:
+            socket.send_fds(sending, [b"x"], [file.fileno()])
+        with subprocess.Popen(
+            [sys.executable, "-m", "ckptfs", "umount", workspace.path],
+            env={**os.environ, **workspace.env},
+        ) as unmounting:
+            wait_until(lambda: "uses the mount" in log.read_text(), "the daemon tries again")
+            receiving.close()
+        assert unmounting.returncode == 0
+    wait_for_exit(pid)
+    assert contents(workspace.path) == {"open": b""}
 
 
 def test_a_lazy_unmount_lets_open_files_finish(workspace: Workspace) -> None:

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptfs import history
+from ckptfs import history, interrupts
 from ckptfs.fuse.history_dir import HistoryDirectory
 from ckptfs.fuse.nodes import Nodes
-from ckptfs.history import Checkpoint, checkpoints, removal, space
+from ckptfs.history import Checkpoint, checkpoints, expiry, removal, seal, space
 from ckptfs.history.authors import attribution_of
-from ckptfs.history.checkpoints import find, nearest, numbered, of_epoch
+from ckptfs.history.checkpoints import LOST, MOMENT, find, nearest, numbered, of_epoch
 from ckptfs.history.expiry import decide, expire, heaviest, insight
-from ckptfs.history.retention import Figures, RetentionPolicy, judge
+from ckptfs.history.retention import Figures, MinFree, RetentionPolicy, judge
 from ckptfs.history.space import weigher
 from ckptfs.model import ROOT_INO, Epoch
 from ckptfs.service import Service
@@ -227,6 +227,11 @@ def test_hooks_do_no_more_after_many_tasks(work: Edits) -> None:
     assert many - few < FEW
 
 
+def weights_of(work: Edits, found: list[Checkpoint]) -> list[int]:
+    weigh = weigher(work.store)
+    return [interrupts.at_once(weigh(item)) for item in found]
+
+
 def test_what_is_sealed_is_weighed_once(work: Edits) -> None:
     for number in range(3):
         for name in range(MANY):
@@ -236,13 +241,13 @@ def test_what_is_sealed_is_weighed_once(work: Edits) -> None:
     weights: list[list[int]] = []
 
     def weigh() -> None:
-        weights.append(list(map(weigher(work.store), found)))
+        weights.append(weights_of(work, found))
 
     first, again = lines_of(weigh), lines_of(weigh)
     assert weights[0] == weights[1] and weights[0][1] >= 100 * MANY
     assert again < first / 20
     removal.delete(work.fs, [found[2]])
-    assert weigher(work.store)(found[1]) > 0, "what is after it now is the head's"
+    assert weights_of(work, found[1:2]) > [0], "what is after it now is the head's"
 
 
 def test_one_look_weighs_so_much_only(work: Edits, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,10 +257,90 @@ def test_one_look_weighs_so_much_only(work: Edits, monkeypatch: pytest.MonkeyPat
     found = checkpoints(work.store)[:-1]
 
     def weighed() -> int:
-        return sum(weight > 0 for weight in map(weigher(work.store), found))
+        return sum(weight > 0 for weight in weights_of(work, found))
 
     looks = [weighed() for _ in range(3)]
     assert 0 < looks[0] < looks[-1] == 3
+
+
+#: Moments expire by their bytes; and the disk is short of more than history holds.
+HEAVY = RetentionPolicy(moment_bytes=1_000)
+SHORT = RetentionPolicy(min_free=MinFree(1 << 60, None), keep_all_ns=0)
+
+
+def weigh_in_steps(work: Edits, policy: RetentionPolicy, meanwhile: Callable[[], object]) -> int:
+    """Have expire what does, giving way wherever that can be; how often that was."""
+    steps, count = expiry.expiring(work.fs, policy), 0
+    while True:
+        with interrupts.sliced(lambda: True):
+            if isinstance(interrupts.resume(steps), interrupts.Ended):
+                return count
+        count += 1
+        meanwhile()
+
+
+def make_moments(work: Edits) -> None:
+    for turn in range(3):
+        for number in range(MANY):
+            work.put(f"{number}", b"%d %d" % (turn, number) * 300)
+        seal(work.fs, MOMENT, f"{turn}", work.fs.clock(), metadata={LOST: "0"})
+    for number in range(MANY):
+        work.remove(f"{number}")
+    work.save("after")
+
+
+@pytest.mark.parametrize("policy, left", [(HEAVY, 0), (SHORT, 3)])
+def test_programs_go_on_while_history_is_weighed(
+    work: Edits, policy: RetentionPolicy, left: int
+) -> None:
+    make_moments(work)
+    written = iter(range(10_000))
+    count = weigh_in_steps(work, policy, lambda: work.put("other", b"%d" % next(written)))
+    assert count > 2 * MANY // space._STRIDE
+    assert sum(item.is_moment for item in checkpoints(work.store)) == left
+
+
+def test_what_is_pinned_while_history_is_weighed_stays(work: Edits) -> None:
+    make_moments(work)
+    first, *_ = checkpoints(work.store)
+    service = Service(work.fs)
+    weigh_in_steps(work, HEAVY, lambda: service.pin([f"{first.id}"]))
+    (stays,) = (item for item in checkpoints(work.store) if item.id == first.id)
+    assert stays.pinned
+
+
+@pytest.mark.parametrize("step", range(1, 9))
+def test_a_fork_of_what_is_weighed_may_come_at_any_step(work: Edits, step: int) -> None:
+    """It gives an epoch a second child."""
+    make_moments(work)
+    epochs, steps = [item.epoch for item in checkpoints(work.store)], iter(range(10_000))
+
+    def fork() -> None:
+        if next(steps) == step:
+            for epoch in epochs:
+                work.store.add_fork(f"fork-{epoch}", epoch, 0)
+
+    assert weigh_in_steps(work, SHORT, fork) > step
+    assert [item.epoch for item in checkpoints(work.store)] == epochs
+
+
+def test_nothing_expires_by_settings_that_changed_while_history_was_weighed(work: Edits) -> None:
+    make_moments(work)
+    before = checkpoints(work.store)
+    steps = expiry.expiring(work.fs, HEAVY, holds=lambda: False)
+    assert interrupts.at_once(steps) == expiry.Outcome([], None)
+    assert checkpoints(work.store) == before
+
+
+def test_pruning_gives_way_while_history_is_weighed(work: Edits) -> None:
+    make_moments(work)
+    steps, count = expiry.pruning(work.fs, HEAVY), 0
+    while not work.store.epoch_tree.hidden:
+        with interrupts.sliced(lambda: True):
+            assert not isinstance(interrupts.resume(steps), interrupts.Ended)
+        count += 1
+    assert count > 2 * MANY // space._STRIDE
+    steps.close()
 
 
 def test_freeing_many_epochs_looks_at_each_a_few_times(work: Edits) -> None:

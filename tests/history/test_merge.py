@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from ckptfs.history.merge_steps import MARKERS, OURS, THEIRS, UNRESOLVED, MergeP
 from ckptfs.history.undo import take_back
 from ckptfs.model import ROOT_INO
 from ckptfs.store import View, check
+from ckptfs.store.format import CorruptRecord, block_entity, unpack_mapping
+from ckptfs.store.tables import record as record_of
 from tests.history.edits import Edits
 from tests.history.random_edits import edit_at_random
 
@@ -55,12 +57,15 @@ class Lines:
 
     def merge(self, resolution: str = UNRESOLVED) -> MergePlan:
         plan = self.plan(resolution)
+        self.carry_out(plan)
+        return plan
+
+    def carry_out(self, plan: MergePlan) -> None:
         assert not plan.unresolved
         changed = Changed(set(), set())
         fs = self.edits.fs
         merge.merge(fs, merge.of_checkpoint(self.theirs), plan, whole=True, changed=changed)
         assert check(self.edits.store) == []
-        return plan
 
     def kinds(self, resolution: str = UNRESOLVED) -> set[tuple[bytes, str]]:
         return {(found.path, found.kind) for found in self.plan(resolution).conflicts}
@@ -870,3 +875,52 @@ def test_a_program_that_is_theirs_as_a_whole_keeps_its_set_id_bits(lines: Lines)
     lines.merge()
     assert run_by(lines, b"built") == (0, 0o4755, b"theirs")
     assert run_by(lines, b"described") == (7, 0o4755, b"same")
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def blocks_of(lines: Lines, paths: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    """Where the block map has the only block of files of theirs, and that block's key."""
+    fs = lines.edits.fs
+    view, found = fs.view_of(lines.theirs.epoch), []
+    for path in paths:
+        entity = block_entity(lines.edits.at(path, view).content, 0)
+        record = fs.store.blockmap.get(view, entity) or b""
+        found.append((entity + view.suffix, unpack_mapping(record).key))
+    return found
+
+
+@pytest.mark.parametrize("damaged", ["record", "count"])
+@pytest.mark.parametrize("exist", [False, True])
+def test_a_merge_that_meets_damage_leaves_no_block_counted(
+    lines: Lines, exist: bool, damaged: str
+) -> None:
+    work, store = lines.edits, lines.edits.store
+    paths = (b"d/a", b"d/b", b"d/c")
+    work.mkdir(b"d")
+    for path in paths if exist else ():
+        work.put(path, b"base")
+    lines.part()
+    for path in paths:
+        work.put(path, path * 1_000)
+    lines.come_back()
+    blocks = blocks_of(lines, paths)
+    last, key = blocks[-1]
+    record = record_of(store.blockmap, last)
+    assert record is not None
+    if damaged == "record":
+        store.blockmap.rewrite(last, b"?damaged")
+    else:
+        store.blocks._refs.put(key, b"?")
+    with pytest.raises(CorruptRecord) as raised:
+        lines.merge()
+    if damaged == "record" and not exist:
+        assert raised.value.filename == b"d/c"
+    store.blockmap.rewrite(last, record)
+    store.blocks._refs.delete(key)
+    removal.reap(work.fs)
+    assert [store.blocks.uses(key) for _, key in blocks] == [1, 1, 1]
+    assert check(store) == []
+    lines.merge()
+    assert lines.text(b"d/c") == b"d/c" * 1_000

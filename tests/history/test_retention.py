@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from operator import attrgetter
@@ -26,6 +27,7 @@ from ckptfs.history.retention import (
     candidates,
     judge,
 )
+from ckptfs.interrupts import Steps
 from ckptfs.model import Epoch
 from tests.history.edits import edits
 
@@ -66,10 +68,19 @@ def verdicts_on(checkpoints: list[Checkpoint], **limits: Any) -> Verdicts:
     """The same with all that is known. What a checkpoint frees are its ``bytes``."""
     figures = Figures(**{key: limits.pop(key) for key in Figures._fields if key in limits})
     asked = {key: limits.pop(key) for key in Insight._fields if key in limits}
+    asked |= {key: _in_steps(asked[key]) for key in ("weigh", "frees") if key in asked}
     if "min_free_bytes" in limits:
         limits["min_free"] = MinFree(limits.pop("min_free_bytes"), None)
     policy = RetentionPolicy(**{"moments_max": 0} | limits)
     return judge(checkpoints, policy, NOW_NS, figures, insight=Insight(**asked))
+
+
+def _in_steps(answer: Callable[..., int]) -> Callable[..., Steps[int]]:
+    def steps(*asked: Any) -> Steps[int]:
+        yield from ()
+        return answer(*asked)
+
+    return steps
 
 
 def by_age(*groups: list[Checkpoint]) -> list[Checkpoint]:

@@ -15,6 +15,7 @@ from ckptfs.history.tasks import plan_revert, revert
 from ckptfs.service import Service
 from ckptfs.service.restore import head_undo
 from ckptfs.service.service import perform
+from ckptfs.store.format import block_entity
 from tests.direct import assert_clean, shown
 from tests.history.edits import Edits
 
@@ -151,6 +152,35 @@ def test_without_a_backup_there_is_no_undo(work: Edits) -> None:
     with pytest.raises(NothingToUndo):
         service.undo()
     assert files(work) == {"f": "old", "d/g": "old"}
+
+
+def test_without_a_backup_it_is_told_what_changed(work: Edits) -> None:
+    service = Service(work.fs)
+    work.put("f", b"edited")
+    save(work)
+    before = [item.id for item in checkpoints(work.store)]
+    done = perform(service, "restore", {"checkpoint": "0", "names": True, "backup": False})
+    assert done["modified_paths"] == ["d/g", "f"]
+    assert [item.id for item in checkpoints(work.store)] == before
+
+
+@pytest.mark.parametrize("backup", [True, False])
+def test_a_restore_stands_whatever_keeps_its_names_from_being_found(
+    work: Edits, backup: bool
+) -> None:
+    before = [item.id for item in checkpoints(work.store)]
+    target = work.fs.view_of(checkpoints(work.store)[0].epoch)
+    entity = block_entity(work.at("f", target).content, 0)
+    record = work.store.blockmap.get(target, entity)
+    assert record is not None
+    work.store.blockmap.rewrite(entity + target.suffix, b"?damaged")
+    asked = {"checkpoint": "0", "names": True, "backup": backup}
+    done = perform(Service(work.fs), "restore", asked)
+    assert done["changed"]
+    assert (done["added_paths"], done["modified_paths"], done["deleted_paths"]) == (None,) * 3
+    work.store.blockmap.rewrite(entity + target.suffix, record)
+    assert files(work) == {"f": "old", "d/g": "old"}
+    assert ([item.id for item in checkpoints(work.store)] == before) is not backup
 
 
 def test_a_revert_that_is_undone_can_be_made_again(work: Edits) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from mmap import mmap
 from pathlib import Path
+from subprocess import DEVNULL, Popen
 
 import pytest
 
 from tests.support.mounting import Workspace, succeed, workspace
+from tests.support.readers import readers_of
+from tests.support.waiting import wait_until
 
 CONFLICT = 90
 
@@ -345,3 +352,77 @@ def test_a_fork_is_merged_into_another_and_into_main(work: Workspace) -> None:
         assert (done.returncode, reason in done.stderr) == (2, True), done.stderr
     succeed(work.cli("undo", "--force", "-w", work.path))
     assert (work.path / "text").read_text() == lines()
+
+
+# -- decided in another process --------------------------------------------------------------------
+
+
+@contextmanager
+def deciding(work: Workspace, source: str) -> Iterator[Popen[str]]:
+    """A merge that a process decides, which stands still within this."""
+    words = [sys.executable, "-m", "ckptfs", "merge", source, "--json", "-w", str(work.path)]
+    environment = {**os.environ, **work.env}
+    with Popen(words, env=environment, stdout=DEVNULL, stderr=DEVNULL, text=True) as asked:
+        pid = work.pid or 0
+        wait_until(lambda: readers_of(pid), "a process decides")
+        (reader,) = readers_of(pid)
+        os.kill(reader, signal.SIGSTOP)
+        try:
+            yield asked
+        finally:
+            os.kill(reader, signal.SIGCONT)
+            asked.wait(60)
+
+
+def many(work: Workspace, word: str) -> None:
+    for number in range(3_000):
+        directory = work.path / f"d{number % 20}"
+        directory.mkdir(exist_ok=True)
+        (directory / f"f{number}").write_text(word)
+
+
+def test_programs_go_on_while_a_merge_is_decided(work: Workspace) -> None:
+    write(work, text="base")
+    base = save(work)
+    many(work, "theirs")
+    there = save(work)
+    succeed(work.cli("restore", base, "--force", "-w", work.path))
+    with deciding(work, there) as asked:
+        write(work, text="meanwhile", more="made meanwhile")
+        assert not (work.path / "d0").exists()
+    assert asked.returncode == 0
+    assert (work.path / "d3/f3").read_text() == "theirs"
+    assert (work.path / "text").read_text() == "meanwhile"
+    assert (work.path / "more").read_text() == "made meanwhile"
+
+
+def test_what_is_written_where_a_merge_writes_makes_it_be_decided_anew(work: Workspace) -> None:
+    write(work, text="base")
+    base = save(work)
+    many(work, "theirs")
+    there = save(work)
+    succeed(work.cli("restore", base, "--force", "-w", work.path))
+    with deciding(work, there) as asked:
+        (work.path / "d7").mkdir()
+        (work.path / "d7/f7").write_text("written meanwhile")
+    assert asked.returncode == CONFLICT
+    assert (work.path / "d7/f7").read_text() == "written meanwhile"
+    assert not (work.path / "d3").exists()
+
+
+def test_what_is_written_through_a_mapping_meanwhile_is_not_mixed_with_a_merge(
+    work: Workspace,
+) -> None:
+    write(work, text=lines())
+    base = save(work)
+    many(work, "theirs")
+    write(work, text=lines(l1="theirs, longer than it was"))
+    there = save(work)
+    succeed(work.cli("restore", base, "--force", "-w", work.path))
+    with (work.path / "text").open("r+b") as file, mmap(file.fileno(), 0) as mapped:
+        with deciding(work, there) as asked:
+            mapped[7:13] = b"mapped"  # the second line
+        assert asked.returncode == CONFLICT
+        mapped.flush()
+    assert (work.path / "text").read_text() == lines(l1="mapped")
+    assert not (work.path / "d3").exists()

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,6 +62,58 @@ def test_threads_that_write_at_once_lose_nothing(mount: Path) -> None:
         list(threads.map(work, range(8)))
     assert len(os.listdir(mount)) == 8 * 60
     assert (mount / "moved7-3").read_bytes() == b"3" * 7
+
+
+def test_programs_that_unpack_at_once_get_what_is_in_the_archive(
+    mount: Path, elsewhere: Path, tmp_path: Path
+) -> None:
+    """Of four, most files are flushed while they are being made."""
+    make_many(elsewhere, 400)
+    archive = tmp_path / "archive.tar"
+    subprocess.run(["tar", "cf", archive, "-C", elsewhere, "."], check=True)
+    places = [mount / f"place{number}" for number in range(4)]
+    for place in places:
+        place.mkdir()
+    running = [subprocess.Popen(["tar", "xpf", archive, "-C", place]) for place in places]
+    assert [each.wait() for each in running] == [0] * 4
+    for place in places:
+        assert timed_files(facts(place)) == timed_files(facts(elsewhere))
+
+
+def test_attributes_of_what_is_in_the_store_are_changed_at_once(
+    make_workspace: Callable[..., Workspace],
+) -> None:
+    """However one looks at them, in whatever order they and the bytes are changed."""
+    work = make_workspace("--auto", "off")
+    top = work.path / "top"
+    top.mkdir()
+    make_many(top, 60)
+    succeed(work.cli("save", "--json", "-w", work.path))  # all is in the store
+    files = sorted(path for path in top.rglob("file*"))
+    os.link(files[0], top / "second name")
+    for number, path in enumerate(files):
+        (work.path / f"made{number}").touch()  # a process that goes on
+        os.chmod(path, 0o700 + number % 8)
+        os.utime(path, ns=(1, 10**18))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700 + number % 8
+        if number % 3 == 0:
+            with path.open("ab") as file:
+                file.write(b"more")
+            assert path.stat().st_mtime_ns > 10**18
+        elif number % 3 == 1:
+            os.truncate(path, 5)
+            assert (path.stat().st_size, path.stat().st_mtime_ns > 10**18) == (5, True)
+        else:
+            listed = {entry.name: entry.stat() for entry in os.scandir(path.parent)}
+            assert listed[path.name].st_mtime_ns == 10**18
+    assert (top / "second name").stat().st_mode == files[0].stat().st_mode
+    before = facts(top)
+    saved = json.loads(succeed(work.cli("save", "--json", "-w", work.path)).stdout)["id"]
+    for path in files[::2]:
+        os.chmod(path, 0o600)
+        path.unlink()
+    assert facts(work.path / ".checkpoints" / str(saved) / "top") == before
+    assert not any(path.exists() for path in files[::2])
 
 
 def test_a_checkpoint_has_all_that_was_made_before_it(

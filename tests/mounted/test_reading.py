@@ -11,12 +11,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.mounting import Workspace, is_mounted, scratch
+from ckptfs import config
+from ckptfs.control.client import Client
+from ckptfs.fs import Filesystem
+from ckptfs.history import checkpoints
+from ckptfs.model import ROOT_INO
+from ckptfs.store import Store
+from ckptfs.store.format import block_entity
+from tests.support.mounting import Workspace, is_mounted, scratch, workspace
 from tests.support.readers import readers_of
 from tests.support.waiting import wait_for_exit, wait_until
 
@@ -144,3 +151,65 @@ def test_a_repair_says_that_it_needs_the_workspace_unmounted(made: Workspace) ->
     assert done.returncode != 0
     assert "umount" in done.stderr and "Traceback" not in done.stderr
     use(made.path)
+
+
+def test_programs_go_on_while_the_names_are_found_that_a_restore_changed(made: Workspace) -> None:
+    with held(made, "restore", "1", "--force") as (client, reader):
+        use(made.path)
+        assert not (made.path / "d0").exists()
+        os.kill(reader, signal.SIGCONT)
+        stdout, stderr = client.communicate(timeout=60)
+    assert client.returncode == 0, stderr
+    assert len(json.loads(stdout)["deleted_paths"]) == FILES + 20
+    assert made.cli("undo", "-w", made.path).returncode == 0
+    assert (made.path / "d3/f3").read_text() == "3\n" * 5
+
+
+def test_who_watches_hears_of_a_restore_whose_client_hung_up(made: Workspace) -> None:
+    with Client(config.Workspace(made.path, made.store)) as watching:
+        events = watching.watch()
+        with held(made, "restore", "1", "--force") as (client, reader):
+            client.kill()
+            wait_for_exit(reader)
+        assert made.cli("save", "--allow-empty", "-w", made.path).returncode == 0
+        told = next(events)
+    assert (told["event"], told["data"]["changed"]) == ("checkpoint_restored", True)
+    assert told["data"]["deleted_paths"] is None
+    assert made.cli("undo", "-w", made.path).returncode == 0
+
+
+def exchange(store: Path, number: int, record: bytes) -> bytes:
+    """Put a record into the block map of the file in a checkpoint; the one that was there."""
+    with closing(Store.open(store)) as opened:
+        fs = Filesystem(opened)
+        view = opened.view(checkpoints(opened)[number].epoch)
+        entity = block_entity(fs.lookup(view, ROOT_INO, b"file").content, 0)
+        was = opened.blockmap.get(view, entity)
+        assert was is not None
+        opened.blockmap.rewrite(entity + view.suffix, record)
+        opened.dirty = True
+        fs.commit()
+    return was
+
+
+def test_a_restore_that_is_done_is_no_failure_whatever_is_damaged() -> None:
+    """The state that is left may have a record that no restore reads, but the names do."""
+    with workspace("--no-write-back", "--auto", "off") as work:
+        for text in ("the old", "the new"):
+            (work.path / "file").write_text(text)
+            (work.path / text).touch()
+            assert work.cli("save", "-w", work.path).returncode == 0
+        work.umount()
+        was = exchange(work.store, 2, b"?damaged")
+        work.mount()
+        done = work.cli("restore", "1", "--force", "--json", "-w", work.path)
+        assert done.returncode == 0, done.stdout
+        found = json.loads(done.stdout)
+        assert (found["changed"], found["modified_paths"]) == (True, None)
+        assert (work.path / "file").read_text() == "the old"
+        assert "restore is done, but what it changed is not told" in work.trouble()
+        pid, work.pid = work.pid or 0, None
+        assert work.cli("umount", work.path).returncode == 0
+        wait_for_exit(pid)
+        assert exchange(work.store, 2, was) == b"?damaged"
+        work.check()

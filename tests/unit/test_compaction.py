@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -74,6 +75,7 @@ def test_a_copy_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_copier_that_cannot_be_started_leaves_no_descriptor_open(tmp_path: Path) -> None:
     """With no descriptor to spare, and with one more each time until it can be."""
+    gc.collect()  # what other tests left open must not go while descriptors are counted
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     failures = 0
     with new_filesystem(tmp_path / "store") as fs:

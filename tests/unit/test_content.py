@@ -13,7 +13,7 @@ from ckptfs.fs import Filesystem
 from ckptfs.fs.buffers import PARTIAL_MAX
 from ckptfs.model import BLOCK_SIZE, FILE_SIZE_MAX, ROOT_INO, Attributes, Ino
 from ckptfs.store import check
-from ckptfs.store.format import INLINE_MAX
+from ckptfs.store.format import INLINE_MAX, block_entity
 from tests.direct import Life, find, get, mkdir, put
 from tests.support.errnos import fails
 
@@ -352,6 +352,34 @@ def test_more_partial_blocks_can_be_written_than_the_buffer_holds(fs: Filesystem
         assert len(fs.partial) <= PARTIAL_MAX
     for n, ino in enumerate(inos):
         assert whole(fs, ino) == b"%02d" % (n % 100) * 3
+
+
+@pytest.mark.parametrize("before", [b"", PATTERN[:100]])
+def test_a_write_that_fails_between_two_blocks_is_written_up_to_there(
+    fs: Filesystem, before: bytes
+) -> None:
+    """To make room, another file's block is stored whose record is damaged. What is opened for a
+    write that fails must not be in the way of the next one."""
+    others = [put(fs, b"%d" % n, PATTERN[:5_000]) for n in range(PARTIAL_MAX)]
+    ino = put(fs, b"file", before)
+    entity = block_entity(fs.getattr(fs.head, others[1]).content, 0)
+    fs.commit()
+    record = fs.store.blockmap.get(fs.head, entity)
+    assert record is not None
+    for other in others:
+        fs.write(fs.head, other, 10, b"more")
+    fs.store.blockmap.put_unlisted(fs.head, entity, b"damaged")
+    with fails(errno.EIO):
+        fs.write(fs.head, ino, BLOCK_SIZE - 5, PATTERN[:20])
+    fs.store.blockmap.put_unlisted(fs.head, entity, record)
+    # A file that had bytes was looked at first, and the write was refused.
+    wanted = bytearray(before or bytes(BLOCK_SIZE - 5) + PATTERN[:5])
+    assert whole(fs, ino) == wanted
+    fs.write(fs.head, ino, 2, b"again")
+    wanted[2:7] = b"again"
+    fs.commit()
+    assert whole(fs, ino) == wanted
+    assert check(fs.store) == []
 
 
 def test_a_block_that_is_filled_in_order_is_stored_at_once(fs: Filesystem) -> None:

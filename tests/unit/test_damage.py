@@ -120,6 +120,17 @@ def test_a_block_map_that_is_damaged_ends_a_copy(fs: Filesystem) -> None:
     assert bytes(fs.read(fs.head, target, 0, BLOCK_SIZE)) == DATA[:BLOCK_SIZE]
 
 
+def test_a_block_map_that_is_damaged_leaves_no_block_counted(fs: Filesystem) -> None:
+    """It is not known what is to go, so nothing comes in its place."""
+    ino, like = put(fs, b"ours", b"ours" * 1_000), find(fs, fs.head, b"other")
+    fs.flush()
+    entity, _ = mapping(fs, b"ours", 0)
+    fs.store.blockmap.put_unlisted(fs.head, entity, b"?damaged")
+    with fails(errno.EIO):
+        fs.overwrite_with(fs.head, like, fs.head, ino)
+    assert fs.store.blocks.uses(mapping(fs, b"other", 0)[1].key) == 1
+
+
 def test_a_block_map_that_lacks_a_record_ends_a_copy(fs: Filesystem) -> None:
     """It is no hole: the file has none."""
     ino, target = find(fs, fs.head, b"dir/file").ino, put(fs, b"copy", b"")

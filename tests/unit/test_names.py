@@ -257,6 +257,57 @@ def test_a_directory_must_be_empty(fs: Filesystem) -> None:
     assert listing(fs) == []
 
 
+def test_a_removal_and_a_renaming_say_when_they_are_sure(fs: Filesystem) -> None:
+    """Once, before anything changes, and not at all if they are refused."""
+    said: list[list[bytes]] = []
+    fs.acknowledge = lambda: said.append(listing(fs))
+    mkdir(fs, b"full")
+    for path in (b"full/file", b"a", b"b", b"c"):
+        put(fs, path)
+    mkdir(fs, b"empty")
+    head = fs.head
+    for number, refused in (
+        (errno.ENOENT, lambda: fs.unlink(head, ROOT_INO, b"absent")),
+        (errno.EISDIR, lambda: fs.unlink(head, ROOT_INO, b"full")),
+        (errno.ENOTEMPTY, lambda: fs.rmdir(head, ROOT_INO, b"full")),
+        (errno.ENOTDIR, lambda: fs.rmdir(head, ROOT_INO, b"a")),
+        (errno.ENOENT, lambda: rename(fs, b"absent", b"a")),
+        (errno.EEXIST, lambda: rename(fs, b"a", b"b", NOREPLACE)),
+        (errno.EINVAL, lambda: rename(fs, b"full", b"full/below")),
+        (errno.ENOTEMPTY, lambda: rename(fs, b"empty", b"full")),
+    ):
+        with fails(number):
+            refused()
+    assert said == []
+    for made in (
+        lambda: rename(fs, b"a", b"d"),
+        lambda: rename(fs, b"b", b"c"),
+        lambda: fs.unlink(head, ROOT_INO, b"c"),
+        lambda: fs.rmdir(head, ROOT_INO, b"empty"),
+    ):
+        said.clear()
+        before = listing(fs)
+        made()
+        assert said
+        assert all(each == before for each in said)
+
+
+def test_after_a_failure_nothing_is_acknowledged(life: Life) -> None:
+    said: list[None] = []
+    put(life.fs, b"file")
+    life.fs.commit()
+    life.fs.acknowledge = lambda: said.append(None)
+    life.fs.store.fail()
+    for refused in (
+        lambda: life.fs.unlink(life.fs.head, ROOT_INO, b"file"),
+        lambda: rename(life.fs, b"file", b"other"),
+    ):
+        with fails(errno.EIO):
+            refused()
+    assert said == []
+    life.crash()
+
+
 def test_an_unlinked_file_lives_until_it_is_closed(fs: Filesystem) -> None:
     ino = put(fs, b"file", b"data")
     fs.hold(ino)

@@ -81,6 +81,56 @@ def test_names_that_do_not_end_are_ended(kernel: Kernel) -> None:
     assert kernel.owner.calls[1][:5] == ("rename", 1, b"name", 1, b"")
 
 
+RENAMING = struct.pack("=Q", 1) + b"old\0new\0"
+
+
+@pytest.mark.parametrize(
+    ("opcode", "name", "body"), [(UNLINK, "unlink", b"name\0"), (RENAME, "rename", RENAMING)]
+)
+def test_a_change_is_replied_to_once_it_is_sure(
+    kernel: Kernel, opcode: int, name: str, body: bytes
+) -> None:
+    replies: list[int] = []
+
+    def change(*what: object) -> None:
+        assert kernel.is_silent()
+        kernel.server.acknowledge()
+        replies.append(kernel.error())
+        kernel.server.acknowledge()
+
+    setattr(kernel.owner, name, change)
+    kernel.mount_anew()
+    kernel.ask(opcode, body)
+    assert replies == [0]
+    assert kernel.is_silent()
+    kernel.server.acknowledge()
+    assert kernel.is_silent(), "no request waits for it"
+
+
+def test_what_was_acknowledged_and_failed_fails_all(kernel: Kernel) -> None:
+    def change(*what: object) -> None:
+        kernel.server.acknowledge()
+        raise OSError(errno.EIO, "damaged")
+
+    kernel.owner.unlink = change  # type: ignore[attr-defined]
+    kernel.mount_anew()
+    kernel.ask(UNLINK, b"name\0")
+    assert kernel.error() == 0
+    assert ("fail",) in kernel.owner.calls
+    assert kernel.is_silent()
+
+
+def test_a_change_that_is_refused_is_an_error(kernel: Kernel) -> None:
+    def change(*what: object) -> None:
+        raise OSError(errno.ENOENT, "not there")
+
+    kernel.owner.unlink = change  # type: ignore[attr-defined]
+    kernel.mount_anew()
+    kernel.ask(UNLINK, b"name\0")
+    assert kernel.error() == errno.ENOSPC  # as this owner says of all
+    assert ("fail",) not in kernel.owner.calls
+
+
 def test_what_the_kernel_knows_is_counted(kernel: Kernel) -> None:
     for _ in range(2):
         kernel.ask(LOOKUP, b"1000\0")

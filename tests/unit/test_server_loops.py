@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -234,3 +238,66 @@ def test_both_find_the_same_keys_whatever_is_damaged(
 
 def test_a_page_of_another_size_has_none(module: ServerModule, leaves: list[bytes]) -> None:
     assert module.sound_ends(leaves[0][:512], True, 4) is None
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> bytes:
+    """The data file of a store whose trees have branches."""
+    store = Store.create(tmp_path / "grown")
+    fs = Filesystem(store)
+    for number in range(1_500):
+        inode = fs.mknod(fs.head, ROOT_INO, b"name-%d" % number, 0o100644, 0, 0)
+        fs.write(fs.head, inode.ino, 0, b"x" * (number % 200))
+    fs.commit()
+    store.close()
+    return (tmp_path / "grown/data.mdb").read_bytes()
+
+
+def _faults(path: Path, data: bytes) -> tuple[list[str], dict[bytes, set[bytes]]]:
+    """What is wrong with a data file, and how the keys of its tables end."""
+    path.write_bytes(data)
+    ends: dict[bytes, set[bytes]] = {}
+
+    def look(table: bytes, found: Iterator[bytes]) -> None:
+        ends[table] = {end[-4:] for end in found}
+
+    with closing(pages.Pages(path)) as opened:
+        return opened.faults(look, {b"inodes", b"dirents", b"blockmap"}, 4), ends
+
+
+def test_all_leaves_of_a_branch_at_once_have_the_same_faults(
+    module: ServerModule, grown: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen, path, at_once = random.Random(1), tmp_path / "file", []
+
+    def noted(*args: Any) -> Any:
+        at_once.append(module.sound_leaves(*args))
+        return at_once[-1]
+
+    for number in range(150):
+        data = bytearray(grown)
+        for _ in range(min(number, 3)):
+            at = chosen.randrange(8192, len(data), 4096)
+            data[at + chosen.choice((chosen.randrange(4096), chosen.randrange(80)))] ^= (
+                1 << chosen.randrange(8)
+            )
+        monkeypatch.setattr(pages, "sound_leaves", noted)
+        found = _faults(path, bytes(data))
+        monkeypatch.setattr(pages, "sound_leaves", None)
+        assert found == _faults(path, bytes(data))
+    assert at_once[0] is not None and None in at_once
+
+
+def test_leaves_behind_the_end_of_a_file_are_not_sound(module: ServerModule, grown: bytes) -> None:
+    leaf = next(
+        at // 4096 for at in range(8192, len(grown), 4096) if grown[at + 10 : at + 12] == b"\2\0"
+    )
+    with mmap.mmap(-1, len(grown)) as file:
+        file[:] = grown
+        assert module.sound_leaves(file, [leaf], [None, None], 4) is not None
+        for numbers in ([len(grown) // 4096], [leaf, 2**40], [leaf - 1 if leaf > 2 else 1]):
+            borders: list[bytes | None] = [None] * (len(numbers) + 1)
+            assert module.sound_leaves(file, numbers, borders, 4) is None
+        assert module.sound_leaves(file, [leaf], [None], 4) is None
+        with pytest.raises(OverflowError):
+            module.sound_leaves(file, [-1], [None, None], 4)

@@ -140,7 +140,8 @@ def test_events_follow_from_the_answer() -> None:
         Event(PRUNED, {"ids": ["1"]}),
     ]
     assert list(events_of(VERBS["save"], {"id": 3, "changed": False})) == []
-    found = list(events_of(VERBS["restore"], {"checkpoint": 2, "added_paths": ["f"] * 1000}))
+    result = {"checkpoint": 2, "added_paths": ["f"] * 1000, "deleted_paths": None}
+    found = list(events_of(VERBS["restore"], result))
     assert [(item.kind, item.checkpoint, len(item.data["added_paths"])) for item in found] == [
         (RESTORED, 2, 100)
     ]

@@ -13,7 +13,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import NamedTuple, cast
 
-from ckptfs.fs import Filesystem
+from xxhash import xxh3_64_digest, xxh3_128_digest
+
+from ckptfs.fs import Filesystem, buffers
 from ckptfs.fuse import forks_dir, history_dir, listings, nodes
 from ckptfs.fuse.hooks import Gate, ungated
 from ckptfs.fuse.requests import Requests, errno_of
@@ -74,15 +76,16 @@ def _fits(module: ServerModule) -> bool:
     return (
         CONSTANTS.items() <= values.items()
         and names == (history_dir.NAME.decode(), forks_dir.NAME.decode())
-        and hasattr(module, "read_small")
+        and hasattr(module, "sound_leaves")
     )
 
 
 def lend_loops(module: ServerModule | None) -> None:
-    """Give the layers below what the module does for them before there is a mount."""
+    """Give the layers below what the module does for them."""
     if module is not None:
+        buffers.overwrite = module.overwrite
         lower.pass_unchanged, lower.read_small = module.pass_unchanged, module.read_small
-        pages.sound_ends = module.sound_ends
+        pages.sound_ends, pages.sound_leaves = module.sound_ends, module.sound_leaves
 
 
 Other = Callable[[int, int, int, int, int, bytes], bytes | None]
@@ -115,6 +118,7 @@ class Bound:
         self.partial, self.resized = fs.partial.files, fs.resized
         self.sync = fs.sync
         self.errno_of = errno_of
+        self.block_digest, self.inline_digest = xxh3_128_digest, xxh3_64_digest
 
         self.lookup, self.getattr = requests.lookup, requests.getattr
         self.readlink, self.forget = requests.readlink, requests.forget

@@ -1,7 +1,9 @@
 /* Write coalescing: short writes to a file that was just written to are put together before they
  * reach the store, as long as nothing else is asked for; a few files have such a run of writes each.
  * A run takes what cannot fail when it is flushed: writes to blocks that the store has open, and
- * writes that go on behind the end of the file. Of a *stream*, whole blocks at the
+ * writes that go on behind the end of the file. It begins with a write that went to the store, or
+ * at the end of a file that the process was writing to, such as one that was flushed while it was
+ * being made. Of a *stream*, whole blocks at the
  * end of a file, each is acknowledged before it is stored: its writer gets the next one ready
  * meanwhile. */
 
@@ -107,19 +109,6 @@ void coalesce_note_write(const Request *request)
     begin_run(request);
 }
 
-/* Whether the store has seen that the block can be written to, and has it in its partial-block
- * buffer. */
-static int is_open(const Server *server, uint64_t node, uint64_t number)
-{
-    PyObject *ino = NUMBER(node), *key = NUMBER(number);
-    PyObject *blocks = ino ? PyDict_GetItemWithError(server->calls.partial, ino) : NULL;
-    int is = blocks && key && PyDict_Check(blocks) && PyDict_Contains(blocks, key) == 1;
-    Py_XDECREF(ino);
-    Py_XDECREF(key);
-    PyErr_Clear();
-    return is;
-}
-
 /* Whether the file that a run is of ends where the run does, or before: there is no block there that
  * could be damaged. */
 static int is_at_end(Server *server, const Coalesced *run)
@@ -133,14 +122,21 @@ static int is_at_end(Server *server, const Coalesced *run)
     return known && S_ISREG(known->mode) && known->size <= run->end;
 }
 
+/* Whether a write is one that can be part of a run: within a block, and no whole one. */
+static int is_short(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    return in->size && in->size <= request->size - sizeof *in && is_plain_write(in->write_flags) &&
+           in->offset + in->size <= FILE_SIZE_MAX &&
+           in->size <= BLOCK_SIZE - in->offset % BLOCK_SIZE && in->size < BLOCK_SIZE;
+}
+
 /* Whether a run goes on with a write, as far as that can be said without the store. */
 static int goes_on_with(const Coalesced *run, const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
-    return request->head->pid == run->pid && in->size && in->size <= request->size - sizeof *in &&
-           in->write_flags == run->flags && is_plain_write(in->write_flags) &&
-           in->offset + in->size <= FILE_SIZE_MAX &&
-           in->size <= BLOCK_SIZE - in->offset % BLOCK_SIZE && in->size < BLOCK_SIZE;
+    return request->head->pid == run->pid && in->write_flags == run->flags && is_short(request) &&
+           !pending_is_dirty(request->server, run->node);
 }
 
 /* Whether nothing can be wrong with the block that a write is to. The one that the last write ended
@@ -149,7 +145,7 @@ static int is_certain(Server *server, const Coalesced *run, uint64_t offset)
 {
     if (offset == run->end && (offset % BLOCK_SIZE || is_at_end(server, run)))
         return 1;
-    return is_open(server, run->node, offset / BLOCK_SIZE);
+    return partial_has(server, run->node, offset / BLOCK_SIZE);
 }
 
 /* The last write of a run and the one that follows it are one. */
@@ -183,6 +179,20 @@ static void add(Server *server, Coalesced *run, uint64_t offset, const char *byt
     run->time_ns = stamp_ns();
 }
 
+/* Takes a write, and replies to it. */
+static Outcome take(const Request *request, Coalesced *run)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    Server *server = request->server;
+    add(server, run, in->offset, (const char *)(in + 1), in->size);
+    lease_spend(server, in->size);
+    struct fuse_write_out out = {.size = in->size};
+    reply(request, &out, sizeof out);
+    if (run->count == EXTENTS_MAX || run->size + in->size > RUN_BYTES)
+        flush_run(server, run); /* while the writer gets the next one ready */
+    return REPLIED;
+}
+
 Outcome coalesce_write(const Request *request)
 {
     const struct fuse_write_in *in = (const void *)request->body;
@@ -192,12 +202,7 @@ Outcome coalesce_write(const Request *request)
         return PASSED;
     if (run->size + in->size > RUN_BYTES || run->count == EXTENTS_MAX)
         flush_run(server, run);
-    if (!is_certain(server, run, in->offset))
-        return PASSED;
-    add(server, run, in->offset, (const char *)(in + 1), in->size);
-    lease_spend(server, in->size);
-    struct fuse_write_out out = {.size = in->size};
-    return reply(request, &out, sizeof out);
+    return is_certain(server, run, in->offset) ? take(request, run) : PASSED;
 }
 
 int is_stream(const Request *request)
@@ -218,6 +223,27 @@ static int may_acknowledge(const Request *request)
         errno_of_failure(request->server);
     Py_XDECREF(certain);
     return is;
+}
+
+/* Whether no block that could be damaged is there, if the file ends at an offset. */
+static int may_begin_at(const Server *server, uint64_t node, uint64_t offset)
+{
+    return offset % BLOCK_SIZE == 0 || partial_has(server, node, offset / BLOCK_SIZE);
+}
+
+Outcome coalesce_begin(const Request *request)
+{
+    const struct fuse_write_in *in = (const void *)request->body;
+    uint64_t node = request->head->nodeid;
+    Server *server = request->server;
+    if (node >= LIVE_END || !is_short(request) || pending_of(server, node) ||
+        pending_is_dirty(server, node) || !may_begin_at(server, node, in->offset) ||
+        !may_acknowledge(request))
+        return PASSED;
+    if (!may_change(server, request->head->pid) || !lease_covers(server, in->size))
+        return PASSED;
+    /* To get the lease may have stored what was open. */
+    return may_begin_at(server, node, in->offset) ? take(request, begin_run(request)) : PASSED;
 }
 
 Outcome stream_write(const Request *request)

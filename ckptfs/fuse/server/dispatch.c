@@ -102,26 +102,31 @@ static Outcome do_readlink(const Request *request)
 
 static Outcome do_unlink(const Request *request)
 {
-    return reply_done(request, CALL(request->server, unlink, NUMBER(request->head->nodeid),
-                                    PyBytes_FromString(request->body), NUMBER(request->head->pid)));
+    request->server->unacknowledged = request;
+    return reply_changed(
+        request, CALL(request->server, unlink, NUMBER(request->head->nodeid),
+                      PyBytes_FromString(request->body), NUMBER(request->head->pid)));
 }
 
 static Outcome do_rmdir(const Request *request)
 {
     if (request->head->nodeid == HISTORY_ROOT)
         return PASSED;
-    return reply_done(request, CALL(request->server, rmdir, NUMBER(request->head->nodeid),
-                                    PyBytes_FromString(request->body), NUMBER(request->head->pid)));
+    request->server->unacknowledged = request;
+    return reply_changed(
+        request, CALL(request->server, rmdir, NUMBER(request->head->nodeid),
+                      PyBytes_FromString(request->body), NUMBER(request->head->pid)));
 }
 
 static Outcome rename_to(const Request *request, uint64_t directory, uint32_t flags,
                          const char *name)
 {
     const char *new_name = name + strlen(name) + 1;
-    return reply_done(request, CALL(request->server, rename, NUMBER(request->head->nodeid),
-                                    PyBytes_FromString(name), NUMBER(directory),
-                                    PyBytes_FromString(new_name), NUMBER(flags),
-                                    NUMBER(request->head->pid)));
+    request->server->unacknowledged = request;
+    return reply_changed(request, CALL(request->server, rename, NUMBER(request->head->nodeid),
+                                       PyBytes_FromString(name), NUMBER(directory),
+                                       PyBytes_FromString(new_name), NUMBER(flags),
+                                       NUMBER(request->head->pid)));
 }
 
 static Outcome do_rename(const Request *request)
@@ -246,6 +251,9 @@ static Outcome do_release(const Request *request)
 static Outcome do_read(const Request *request)
 {
     const struct fuse_read_in *in = (const void *)request->body;
+    Bytes bytes;
+    if (read_committed(request->server, request, &bytes))
+        return reply(request, bytes.at, bytes.size);
     if (is_connection(request->head->nodeid))
         return reply_bytes(request,
                            CALL(request->server, control_read, NUMBER(request->head->nodeid),

@@ -8,12 +8,12 @@ valid during the call only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from mmap import mmap
 from typing import Protocol
 
-from ckptfs.fs.buffers import PartialBlock
-from ckptfs.fs.bulk import Create, DirectoryChange
-from ckptfs.fs.content import Piece
+from ckptfs.fs.buffers import PartialBlock, Piece
+from ckptfs.fs.bulk import Create, InodeChange
 from ckptfs.fuse.listings import Item
 from ckptfs.model import Ino, Inode
 from ckptfs.store import View
@@ -108,7 +108,7 @@ class Callbacks(Protocol):
     def record(self, data: Buffer) -> bytes: ...
     def share_record(self, node: int, length: int) -> bytes | None: ...
     def flush(
-        self, creates: list[Create], directories: list[DirectoryChange], makers: list[int], pid: int
+        self, creates: list[Create], changes: list[InodeChange], makers: list[int], pid: int
     ) -> object: ...
     def link_flushed(
         self, node: int, parent: int, name: bytes, pid: int, time_ns: int
@@ -131,6 +131,11 @@ class Callbacks(Protocol):
     ) -> bytes | None: ...
 
     def errno_of(self, error: BaseException) -> int: ...
+
+    # -- the digests of what files hold, in the store and in the block map ------------------------
+
+    def block_digest(self, data: Buffer, seed: int) -> bytes: ...
+    def inline_digest(self, data: Buffer) -> bytes: ...
 
 
 class CompiledServer(SnapshotReader, Protocol):
@@ -201,11 +206,19 @@ class CompiledServer(SnapshotReader, Protocol):
     def holds_changes(self) -> bool:
         """Whether a change waits for the gate."""
 
+    def acknowledge(self) -> object:
+        """The change that is being made can be refused no more: reply to the request, if there is
+        one that can do with that."""
+
     def look_up(self, parent: int, name: bytes) -> tuple[int, ...] | bool | None:
         """A name in the committed snapshot; False if it is not there, None if that is not sure."""
 
     def names_in(self, directory: int) -> list[tuple[bytes, int]] | None:
         """The names of a directory in the committed snapshot; None if they are not sure."""
+
+    def bytes_at(self, ino: int, offset: int, size: int) -> bytes | None:
+        """Bytes of a file in the committed snapshot, those of one block; None if they are not
+        sure."""
 
 
 class ServerModule(Protocol):
@@ -232,3 +245,14 @@ class ServerModule(Protocol):
     def sound_ends(
         self, page: bytes, ordered: bool, end: int
     ) -> tuple[int, bytes, bytes, list[bytes]] | None: ...
+
+    def sound_leaves(
+        self, file: mmap, numbers: list[int], borders: list[bytes | None], end: int
+    ) -> tuple[int, list[bytes]] | None: ...
+
+    def overwrite(
+        self,
+        blocks: dict[int, PartialBlock],
+        pieces: Sequence[Piece],
+        unlogged: dict[PartialBlock, None],
+    ) -> int: ...

@@ -271,6 +271,17 @@ static int look_at_leaf(const unsigned char *page, int ordered, size_t end, PyOb
     return filled == PAGE && lowest == head->upper;
 }
 
+static int is_in_order(const Page *head)
+{
+    return head->lower > sizeof *head && !(head->lower & 1) && head->lower <= head->upper &&
+           head->upper <= PAGE;
+}
+
+static const Node *node_of(const Page *head, unsigned index)
+{
+    return (const void *)((const unsigned char *)head + head->places[index]);
+}
+
 PyObject *sound_ends(PyObject *module, PyObject *args)
 {
     const unsigned char *page;
@@ -280,8 +291,7 @@ PyObject *sound_ends(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "y#pn", &page, &size, &ordered, &end))
         return NULL;
     const Page *head = (const void *)page;
-    if (size != PAGE || head->lower <= sizeof *head || head->lower & 1 ||
-        head->lower > head->upper || head->upper > PAGE)
+    if (size != PAGE || !is_in_order(head))
         Py_RETURN_NONE;
     PyObject *ends = PyList_New(0);
     int sound = ends ? look_at_leaf(page, ordered, (size_t)end, ends) : -1;
@@ -292,8 +302,65 @@ PyObject *sound_ends(PyObject *module, PyObject *args)
         Py_RETURN_NONE;
     }
     unsigned count = count_of(head);
-    const Node *first = (const void *)(page + head->places[0]);
-    const Node *last = (const void *)(page + head->places[count - 1]);
+    const Node *first = node_of(head, 0), *last = node_of(head, count - 1);
     return Py_BuildValue("Iy#y#N", count, first->data, (Py_ssize_t)first->key_size, last->data,
                          (Py_ssize_t)last->key_size, ends);
+}
+
+/* Whether a key lies at or behind one border and before the other. None is no border. */
+static int is_between(const Node *node, PyObject *low, PyObject *high)
+{
+    Bytes from = {NULL, 0}, to = {NULL, 0};
+    if (PyBytes_Check(low))
+        from = (Bytes){(const void *)PyBytes_AS_STRING(low), (size_t)PyBytes_GET_SIZE(low)};
+    if (PyBytes_Check(high))
+        to = (Bytes){(const void *)PyBytes_AS_STRING(high), (size_t)PyBytes_GET_SIZE(high)};
+    return (!from.at || compare(node, from) >= 0) && (!to.at || compare(node, to) < 0);
+}
+
+/* Goes through the leaf of a number, which belongs between two keys: as `look_at_leaf`. */
+static int look_at_numbered(const Py_buffer *file, PyObject *number, PyObject *low, PyObject *high,
+                            size_t end, PyObject *ends)
+{
+    size_t place = PyLong_AsSize_t(number);
+    if (PyErr_Occurred())
+        return -1;
+    if (place >= (size_t)file->len / PAGE)
+        return 0;
+    const unsigned char *page = (const unsigned char *)file->buf + place * PAGE;
+    const Page *head = (const void *)page;
+    if (head->number != place || head->flags != LEAF || !is_in_order(head))
+        return 0;
+    int sound = look_at_leaf(page, 1, end, ends);
+    return sound > 0 ? is_between(node_of(head, 0), low, high) &&
+                           is_between(node_of(head, count_of(head) - 1), low, high)
+                     : sound;
+}
+
+PyObject *sound_leaves(PyObject *module, PyObject *args)
+{
+    Py_buffer file;
+    PyObject *numbers, *borders;
+    Py_ssize_t end;
+    if (!PyArg_ParseTuple(args, "y*O!O!n", &file, &PyList_Type, &numbers, &PyList_Type, &borders,
+                          &end))
+        return NULL;
+    PyObject *ends = PyList_New(0);
+    int sound = ends ? PyList_GET_SIZE(borders) == PyList_GET_SIZE(numbers) + 1 : -1;
+    unsigned long long count = 0;
+    for (Py_ssize_t i = 0; sound > 0 && i < PyList_GET_SIZE(numbers); i++) {
+        PyObject *number = PyList_GET_ITEM(numbers, i);
+        sound = look_at_numbered(&file, number, PyList_GET_ITEM(borders, i),
+                                 PyList_GET_ITEM(borders, i + 1), (size_t)end, ends);
+        if (sound > 0)
+            count += count_of(
+                (const void *)((const char *)file.buf + PyLong_AsSize_t(number) * PAGE));
+    }
+    PyBuffer_Release(&file);
+    if (sound > 0)
+        return Py_BuildValue("KN", count, ends);
+    Py_XDECREF(ends);
+    if (sound < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }

@@ -11,6 +11,7 @@
 PyObject *pass_unchanged(PyObject *module, PyObject *args);
 PyObject *read_small(PyObject *module, PyObject *args);
 PyObject *sound_ends(PyObject *module, PyObject *args);
+PyObject *sound_leaves(PyObject *module, PyObject *args);
 
 #pragma GCC visibility pop
 
@@ -26,6 +27,10 @@ PyObject *sound_ends(PyObject *module, PyObject *args);
     {"sound_ends", sound_ends, METH_VARARGS,                                                       \
      "sound_ends(page, ordered, end) -> (count, first, last, ends)\n\n"                            \
      "The keys of a leaf that has nothing wrong and no large records: how many, the first, the\n"  \
-     "last, and the last ``end`` bytes of each, equal ones in a row once; None of others."}
+     "last, and the last ``end`` bytes of each, equal ones in a row once; None of others."},        \
+    {"sound_leaves", sound_leaves, METH_VARARGS,                                                   \
+     "sound_leaves(file, numbers, borders, end) -> (count, ends)\n\n"                              \
+     "The same of several leaves of a mapped file, each between two of the borders; None if one\n"  \
+     "of them is another."}
 
 #endif

@@ -6,8 +6,8 @@
  * - items, the *pending creates*: files, directories and links that were made a moment ago, with
  *   their bytes (pending_data.c);
  *
- * - directories: attributes of directories in the store, in which something was made or which were
- *   changed;
+ * - dirty inodes: attributes of inodes in the store that were changed, and of directories there in
+ *   which something was made;
  *
  * - link: the second name of a pending file.
  *
@@ -46,21 +46,25 @@ static Pending *pending_named(const Server *server, uint64_t parent, const char 
 }
 
 /* NULL if the store has all of it. */
-static DirtyDirectory *dirty_directory(const Server *server, uint64_t node)
+static DirtyInode *dirty_inode(const Server *server, uint64_t node)
 {
     WriteBehind *pending = server->pending;
-    for (size_t i = pending->directories_count; i-- > 0;)
-        if (pending->directories[i].attributes.ino == node)
-            return &pending->directories[i];
+    for (size_t i = pending->dirty_count; i-- > 0;)
+        if (pending->dirty[i].attributes.ino == node)
+            return &pending->dirty[i];
     return NULL;
+}
+
+int pending_is_dirty(const Server *server, uint64_t node)
+{
+    return dirty_inode(server, node) != NULL;
 }
 
 void pending_apply(const Server *server, struct fuse_attr *attributes)
 {
-    const DirtyDirectory *directory =
-        S_ISDIR(attributes->mode) ? dirty_directory(server, attributes->ino) : NULL;
-    if (directory)
-        *attributes = directory->attributes;
+    const DirtyInode *dirty = dirty_inode(server, attributes->ino);
+    if (dirty)
+        *attributes = dirty->attributes;
 }
 
 void pending_free(WriteBehind *pending)
@@ -92,13 +96,13 @@ static PyObject *flushed_maker(Server *server, Pending *item)
     return NUMBER(item->maker);
 }
 
-static PyObject *flushed_directory(const DirtyDirectory *directory)
+static PyObject *flushed_inode(const DirtyInode *dirty)
 {
-    const struct fuse_attr *a = &directory->attributes;
+    const struct fuse_attr *a = &dirty->attributes;
     return Py_BuildValue(
         "(KIIILLLii)", (unsigned long long)a->ino, a->mode, a->uid, a->gid,
         (long long)join_time(a->atime, a->atimensec), (long long)join_time(a->mtime, a->mtimensec),
-        (long long)join_time(a->ctime, a->ctimensec), directory->subdirectories, directory->is_set);
+        (long long)join_time(a->ctime, a->ctimensec), dirty->subdirectories, dirty->is_set);
 }
 
 /* A list with something of each item. */
@@ -116,11 +120,11 @@ static PyObject *flushed_items(Server *server, PyObject *(*flushed)(Server *, Pe
     return list;
 }
 
-static PyObject *flushed_directories(const WriteBehind *pending)
+static PyObject *flushed_inodes(const WriteBehind *pending)
 {
-    PyObject *list = PyList_New((Py_ssize_t)pending->directories_count);
-    for (size_t i = 0; list && i < pending->directories_count; i++) {
-        PyObject *item = flushed_directory(&pending->directories[i]);
+    PyObject *list = PyList_New((Py_ssize_t)pending->dirty_count);
+    for (size_t i = 0; list && i < pending->dirty_count; i++) {
+        PyObject *item = flushed_inode(&pending->dirty[i]);
         if (!item)
             Py_CLEAR(list);
         else
@@ -158,7 +162,7 @@ static void forget_items(WriteBehind *pending)
         Py_CLEAR(pending->items[i].record);
         pending->items[i].is_shared = 0;
     }
-    pending->count = pending->directories_count = 0;
+    pending->count = pending->dirty_count = 0;
 }
 
 void flush(Server *server)
@@ -166,12 +170,12 @@ void flush(Server *server)
     WriteBehind *pending = server->pending;
     coalesce_flush(server);
     pending->lease.held = 0;
-    if (!pending->count && !pending->directories_count)
+    if (!pending->count && !pending->dirty_count)
         return;
     if (pending->link.item)
         pending->link.item->attributes.nlink = 1;
     PyObject *result =
-        CALL(server, flush, flushed_items(server, flushed_item), flushed_directories(pending),
+        CALL(server, flush, flushed_items(server, flushed_item), flushed_inodes(pending),
              flushed_items(server, flushed_maker), NUMBER(pending->lease.party[0]));
     if (!result)
         fail(server);
@@ -218,12 +222,12 @@ int get_stored(Server *server, uint64_t node, struct fuse_attr *attributes)
     return filled;
 }
 
-/* The attributes of a directory that something is to be done in. Returns 0 if it cannot be: it is
- * none, or has no name any more, and then goes as soon as the kernel forgets it. */
-static int get_directory(Server *server, uint64_t node, struct fuse_attr *attributes)
+/* The attributes of an inode as they were acknowledged last. Returns 0 if it cannot be changed without
+ * the store: it has no name any more, and then goes as soon as the kernel forgets it. */
+static int get_current(Server *server, uint64_t node, struct fuse_attr *attributes)
 {
     const Pending *item = pending_of(server, node);
-    const DirtyDirectory *dirty = item ? NULL : dirty_directory(server, node);
+    const DirtyInode *dirty = item ? NULL : dirty_inode(server, node);
     const struct fuse_attr *cached = inodes_attributes(&server->inodes, node);
     if (item)
         *attributes = item->attributes;
@@ -235,37 +239,43 @@ static int get_directory(Server *server, uint64_t node, struct fuse_attr *attrib
         inodes_cache(&server->inodes, attributes);
     else
         return 0;
-    return S_ISDIR(attributes->mode) && attributes->nlink;
+    return attributes->nlink != 0;
+}
+
+/* The same of a directory that something is to be done in. */
+static int get_directory(Server *server, uint64_t node, struct fuse_attr *attributes)
+{
+    return get_current(server, node, attributes) && S_ISDIR(attributes->mode);
 }
 
 /* The same, to be changed until the next flush. There is room: see `has_room`. */
-static struct fuse_attr *change_directory(Server *server, const struct fuse_attr *attributes)
+static struct fuse_attr *change_inode(Server *server, const struct fuse_attr *attributes)
 {
     WriteBehind *pending = server->pending;
     Pending *item = pending_of(server, attributes->ino);
-    DirtyDirectory *directory = item ? NULL : dirty_directory(server, attributes->ino);
+    DirtyInode *dirty = item ? NULL : dirty_inode(server, attributes->ino);
     if (item)
         return &item->attributes;
-    if (!directory) {
-        directory = &pending->directories[pending->directories_count++];
-        *directory = (DirtyDirectory){.attributes = *attributes};
+    if (!dirty) {
+        dirty = &pending->dirty[pending->dirty_count++];
+        *dirty = (DirtyInode){.attributes = *attributes};
     }
-    return &directory->attributes;
+    return &dirty->attributes;
 }
 
-/* Whether two more directories may become dirty. */
+/* Whether two more inodes may become dirty. */
 static int has_room(const Server *server)
 {
-    return server->pending->directories_count + 2 <= DIRECTORIES_MAX;
+    return server->pending->dirty_count + 2 <= DIRTY_MAX;
 }
 
 static void note_entry(Server *server, const struct fuse_attr *directory, int is_directory,
                        int64_t now_ns)
 {
-    struct fuse_attr *attributes = change_directory(server, directory);
+    struct fuse_attr *attributes = change_inode(server, directory);
     stamp_change(attributes, now_ns);
     attributes->nlink += (uint32_t)is_directory;
-    DirtyDirectory *dirty = dirty_directory(server, directory->ino);
+    DirtyInode *dirty = dirty_inode(server, directory->ino);
     if (dirty)
         dirty->subdirectories += is_directory;
 }
@@ -434,17 +444,17 @@ static void set_times(struct fuse_attr *attributes, const struct fuse_setattr_in
     set_time(&attributes->ctime, &attributes->ctimensec, now_ns);
 }
 
-/* The attributes of something that is pending, or of a directory, to be changed; NULL of others. */
+/* The attributes of an inode, to be changed; NULL if only the store can. */
 static struct fuse_attr *attributes_to_set(Server *server, uint64_t node)
 {
-    struct fuse_attr directory;
+    struct fuse_attr current;
     Pending *item = pending_of(server, node);
     if (item)
         return &item->attributes;
-    if (node >= LIVE_END || !get_directory(server, node, &directory))
+    if (node >= LIVE_END || !get_current(server, node, &current))
         return NULL;
-    struct fuse_attr *attributes = change_directory(server, &directory);
-    dirty_directory(server, node)->is_set = 1;
+    struct fuse_attr *attributes = change_inode(server, &current);
+    dirty_inode(server, node)->is_set = 1;
     return attributes;
 }
 
@@ -583,8 +593,8 @@ static Outcome get_attributes(const Request *request)
     const Pending *item = pending_of(request->server, request->head->nodeid);
     if (item)
         return reply_attr(request, &item->attributes);
-    const DirtyDirectory *directory = dirty_directory(request->server, request->head->nodeid);
-    return directory ? reply_attr(request, &directory->attributes) : PASSED;
+    const DirtyInode *dirty = dirty_inode(request->server, request->head->nodeid);
+    return dirty ? reply_attr(request, &dirty->attributes) : PASSED;
 }
 
 /* Pending entries are in directories that are pending or dirty. */
@@ -592,7 +602,7 @@ static Outcome list_entries(const Request *request)
 {
     Server *server = request->server;
     uint64_t node = request->head->nodeid;
-    if (pending_of(server, node) || dirty_directory(server, node))
+    if (pending_of(server, node) || dirty_inode(server, node))
         flush(server);
     return PASSED;
 }

@@ -121,7 +121,7 @@ Outcome write_bytes(const Request *request)
         return pass_change(request->server);
     Pending *item = file_for(request, request->head->nodeid, in->offset, end);
     if (!item)
-        return pass_write(request);
+        return coalesce_begin(request) == REPLIED ? REPLIED : pass_write(request);
     memcpy(item->data + in->offset, in + 1, in->size);
     if (in->write_flags & FUSE_WRITE_KILL_SUIDGID)
         item->attributes.mode = without_set_id(item->attributes.mode);

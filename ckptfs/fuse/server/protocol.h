@@ -23,6 +23,10 @@
 
 /* How long the kernel may cache names and attributes, in seconds; as in `entries`. */
 #define FOREVER (86400ULL * 365)
+/* And names of checkpoints, which may expire. */
+#define CHECKPOINT_VALID_S 1
+/* And the attributes of `.checkpoints`, in nanoseconds. */
+#define CHECKPOINTS_VALID_NS 20000000
 
 /* A write of a mebibyte, the largest request, and its head. */
 #define WRITE_MAX (1 << 20)

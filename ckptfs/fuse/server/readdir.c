@@ -154,7 +154,7 @@ static int add_committed(void *context, const char *name, size_t name_size, uint
         fill_from_record(&entry.attr, inode);
         note_attributes(server, &entry.attr);
         entry.nodeid = ino;
-        entry.attr_valid = validity_of(&entry.attr);
+        set_time(&entry.attr_valid, &entry.attr_valid_nsec, validity_of(&entry.attr));
         entry.entry_valid = FOREVER;
     }
     return put_entry(listing, name, name_size, &entry, listing->last + 1);

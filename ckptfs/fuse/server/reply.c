@@ -40,6 +40,29 @@ Outcome reply_done(const Request *request, PyObject *result)
     return reply_error(request, 0);
 }
 
+/* The same of a change that Python may have acknowledged. */
+Outcome reply_changed(const Request *request, PyObject *result)
+{
+    Server *server = request->server;
+    int is_acknowledged = !server->unacknowledged;
+    server->unacknowledged = NULL;
+    if (!is_acknowledged)
+        return reply_done(request, result);
+    if (!result)
+        fail(server);
+    Py_XDECREF(result);
+    return REPLIED;
+}
+
+PyObject *acknowledge_method(PyObject *self, PyObject *none)
+{
+    Server *server = (Server *)self;
+    if (server->unacknowledged)
+        reply_error(server->unacknowledged, 0);
+    server->unacknowledged = NULL;
+    Py_RETURN_NONE;
+}
+
 uint64_t base_of(uint64_t node)
 {
     return node < HISTORY ? node & ~(LIVE_END - 1) : 0;
@@ -143,6 +166,13 @@ int get_committed(Server *server, uint64_t node, struct fuse_attr *attributes)
     return 1;
 }
 
+int read_committed(Server *server, const Request *request, Bytes *bytes)
+{
+    const struct fuse_read_in *in = (const void *)request->body;
+    uint64_t node = request->head->nodeid;
+    return is_plain(server, node) && snapshot_read(server, node, in->offset, in->size, bytes);
+}
+
 static uint64_t generation_of(Server *server, PyObject *inode, uint64_t node)
 {
     PyObject *generations = server->calls.generations;
@@ -169,13 +199,25 @@ static uint64_t node_of(Server *server, uint64_t ino)
 
 /* The reply to a write has no mode. So the kernel has to ask for that of a file with set-id bits
  * whenever it needs it: it would start the program with the rights that a write has taken from it.
- */
-uint64_t validity_of(const struct fuse_attr *attributes)
+ * It needs the mode of `.checkpoints` for each step into it, which `ls -l` makes for each entry. */
+int64_t validity_of(const struct fuse_attr *attributes)
 {
     uint32_t mode = attributes->mode;
     int loses_bits = S_ISREG(mode) && without_set_id(mode) != mode;
     int may_change = attributes->ino >= HISTORY && !is_of_forks(attributes->ino);
-    return may_change || loses_bits ? 0 : FOREVER;
+    if (attributes->ino == HISTORY_ROOT)
+        return CHECKPOINTS_VALID_NS;
+    return may_change || loses_bits ? 0 : (int64_t)FOREVER * NS;
+}
+
+/* Entries of `.checkpoints` itself have no base, and come and go. Those of checkpoints hold while a
+ * program looks at one: `ls -l` asks for each three times. What a verb deletes the kernel is notified
+ * of, and in what expired nothing is found any more. */
+static uint64_t entry_validity(uint64_t node, uint64_t base)
+{
+    if (base || node < LIVE_END || node == HISTORY_ROOT || is_of_forks(node))
+        return FOREVER;
+    return base_of(node) ? CHECKPOINT_VALID_S : 0;
 }
 
 /* An inode together with its name. */
@@ -187,10 +229,8 @@ int fill_entry(Server *server, struct fuse_entry_out *entry, PyObject *inode, ui
     note_attributes(server, &entry->attr);
     entry->nodeid = node_of(server, entry->attr.ino);
     entry->generation = generation_of(server, inode, entry->nodeid);
-    entry->attr_valid = validity_of(&entry->attr);
-    /* Entries of `.checkpoints` itself have no base, and come and go. */
-    int is_kept = base || entry->nodeid < LIVE_END || is_of_forks(entry->nodeid);
-    entry->entry_valid = is_kept ? FOREVER : 0;
+    set_time(&entry->attr_valid, &entry->attr_valid_nsec, validity_of(&entry->attr));
+    entry->entry_valid = entry_validity(entry->nodeid, base);
     return 1;
 }
 
@@ -213,9 +253,9 @@ Outcome reply_entry_attr(const Request *request, const struct fuse_attr *attribu
     struct fuse_entry_out entry = {
         .nodeid = attributes->ino,
         .attr = *attributes,
-        .attr_valid = validity_of(attributes),
         .entry_valid = FOREVER,
     };
+    set_time(&entry.attr_valid, &entry.attr_valid_nsec, validity_of(attributes));
     if (send_reply(request, 0, &entry, sizeof entry))
         inodes_reference(&request->server->inodes, entry.nodeid);
     return REPLIED;
@@ -231,7 +271,8 @@ Outcome reply_negative(const Request *request)
 
 Outcome reply_attr(const Request *request, const struct fuse_attr *attributes)
 {
-    struct fuse_attr_out out = {.attr = *attributes, .attr_valid = validity_of(attributes)};
+    struct fuse_attr_out out = {.attr = *attributes};
+    set_time(&out.attr_valid, &out.attr_valid_nsec, validity_of(attributes));
     return reply(request, &out, sizeof out);
 }
 
@@ -245,7 +286,7 @@ Outcome reply_attributes(const Request *request, PyObject *inode)
     if (!filled)
         return FAILED;
     note_attributes(request->server, &out.attr);
-    out.attr_valid = validity_of(&out.attr);
+    set_time(&out.attr_valid, &out.attr_valid_nsec, validity_of(&out.attr));
     return reply(request, &out, sizeof out);
 }
 

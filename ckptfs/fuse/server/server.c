@@ -390,6 +390,7 @@ static void server_dealloc(PyObject *self)
     server_clear(self);
     pages_detach(&server->snapshot.pages);
     pages_detach(&server->snapshot.prepared);
+    free(server->snapshot.block);
     listings_free(&server->listings);
     gate_free(&server->gate);
     inodes_free(&server->inodes);
@@ -447,8 +448,9 @@ static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     listings_init(&server->listings);
     waits_init(&server->waits);
     server->buffer = new_buffer();
+    server->snapshot.block = malloc(SNAPSHOT_BLOCK_MAX);
     server->pending = calloc(1, sizeof *server->pending);
-    if (!companions_init(server) || !server->buffer || !server->pending ||
+    if (!companions_init(server) || !server->buffer || !server->snapshot.block || !server->pending ||
         !inodes_init(&server->inodes) || !dentries_init(&server->dentries)) {
         Py_DECREF(server);
         return PyErr_NoMemory();
@@ -541,6 +543,7 @@ static PyMethodDef methods[] = {
     {"is_cached", is_cached_method, METH_O, "Whether a listing may give an inode's number alone."},
     {"invalidate_inode", invalidate_inode, METH_O, "A live inode is about to change or go."},
     {"update_inode", update_inode, METH_O, "A live inode has become this."},
+    {"acknowledge", acknowledge_method, METH_NOARGS, "Nothing can refuse the change any more."},
     COMPANION_METHODS,
     SNAPSHOT_METHODS,
     GUARD_METHODS,
@@ -576,12 +579,18 @@ static PyObject *overflow(PyObject *module, PyObject *name)
 }
 #endif
 
+PyDoc_STRVAR(overwrite_doc,
+             "overwrite(blocks, pieces, unlogged) -> count\n\n"
+             "Write the first of these pieces, as long as they replace bytes that wait in these\n"
+             "partial blocks of a file; note the blocks as unlogged.");
+
 static PyMethodDef functions[] = {
 #ifdef CKPTFS_SANITIZED
     {"overflow", overflow, METH_O, "Overflow: of \"memory\", or of an integer."},
 #endif
     {"decode_inode", decode_inode, METH_VARARGS, decode_inode_doc},
     LOOP_FUNCTIONS,
+    {"overwrite", overwrite, METH_VARARGS, overwrite_doc},
     {0},
 };
 
@@ -612,7 +621,7 @@ static PyObject *make_constants(void)
 
 PyMODINIT_FUNC PyInit__server(void)
 {
-    if (PyType_Ready(&ServerType) < 0 || !lent_ready() ||
+    if (PyType_Ready(&ServerType) < 0 || !lent_ready() || !partial_ready() ||
         !add_number(ServerType.tp_dict, "LEFT", LEFT) ||
         !add_number(ServerType.tp_dict, "TURN", TURN) ||
         !add_number(ServerType.tp_dict, "ENDED", ENDED))

@@ -80,7 +80,7 @@ typedef enum { UNSURE, ABSENT, FOUND } Look;
     X(copy_range) X(sync) X(forget) X(entries) X(adopt) X(control_read) X(control_write) \
     X(control_forget) X(share_record) X(lease) X(joins) X(names_version) X(record) X(flush) \
     X(link_flushed) X(may_acknowledge) X(write_acknowledged) X(fail) X(errno_of) X(other) \
-    X(compare) X(compare_all) X(end_of)
+    X(compare) X(compare_all) X(end_of) X(block_digest) X(inline_digest)
 
 typedef struct {
 #define FIELD(name) PyObject *name;
@@ -125,7 +125,7 @@ typedef struct {
 /* -- write-behind (pending.c, pending_data.c, coalesce.c, lease.c) ----------------------------- */
 
 #define PENDING_MAX 128
-#define DIRECTORIES_MAX 64
+#define DIRTY_MAX 64
 /* So many threads and processes may be known to act together. */
 #define PARTY_MAX 16
 
@@ -146,12 +146,12 @@ typedef struct {
     int is_shared;    /* they were there already, and are not here */
 } Pending;
 
-/* A directory in the store with attributes that the store does not have yet. */
+/* An inode in the store with attributes that the store does not have yet. */
 typedef struct {
     struct fuse_attr attributes;
-    int subdirectories; /* made in it since */
+    int subdirectories; /* made since, in a directory */
     int is_set;         /* by a program, not only by what was made in it */
-} DirtyDirectory;
+} DirtyInode;
 
 /* Under which changes are acknowledged before they are in the store: which processes, for how long,
  * and for how much. */
@@ -195,8 +195,8 @@ typedef struct {
 typedef struct {
     Pending items[PENDING_MAX];
     size_t count;
-    DirtyDirectory directories[DIRECTORIES_MAX];
-    size_t directories_count;
+    DirtyInode dirty[DIRTY_MAX];
+    size_t dirty_count;
     /* A pending file that has just got a second name, as a program does that writes beside, links
      * into place and removes the first name. It has two only until the next request; none if there
      * is no item. */
@@ -245,25 +245,30 @@ typedef struct {
 /* -- the committed snapshot (snapshot.c) ------------------------------------------------------- */
 
 #define SUFFIX_SIZE 4
+/* A block's record with its head, and the head of the page that it begins in. */
+#define SNAPSHOT_BLOCK_MAX (sizeof(Page) + 2 + BLOCK_SIZE)
 
 typedef struct {
     Pages pages;
     Pages prepared; /* the file that is to take the other's place */
-    Tree inodes, dirents;
+    Tree inodes, dirents, blockmap, blocks;
     /* The head's view at that commit: the suffixes of the epochs that it sees, and its own. NULL:
      * nothing is known. */
     PyObject *seen;
     unsigned char first[SUFFIX_SIZE];
+    /* A block that was read last, with what LMDB puts before it (contents.c). */
+    unsigned char *block;
     /* What the guard raises, and what it calls before it does so of a change. */
     PyObject *damaged, *call_damaged;
 } Snapshot;
 
-/* What a record says of an inode, as far as stat shows it. */
+/* What a record says of an inode, as far as stat shows it, and which content it has. */
 typedef struct {
     uint64_t ino;
     uint32_t mode, nlink, uid, gid;
     uint64_t rdev, size, allocated;
     int64_t atime_ns, mtime_ns, ctime_ns;
+    uint64_t content;
 } InodeRecord;
 
 /* -- the gate (gate.c) ------------------------------------------------------------------------- */
@@ -292,6 +297,8 @@ typedef struct {
     int64_t look_ns; /* when to look next which others have a request */
 } Companions;
 
+typedef struct Request Request;
+
 typedef struct Server {
     PyObject_HEAD
     struct Server *next; /* in the list of all */
@@ -307,6 +314,7 @@ typedef struct Server {
     char *buffer;   /* the request that was read last */
     size_t waiting; /* bytes of it that libfuse is to take */
     Lent *lent;     /* the buffer while Python looks at it, or NULL */
+    const Request *unacknowledged; /* may be replied to before it is made; or NULL */
     unsigned long long requests;
     Waits waits;
     uint64_t control_lookups;
@@ -319,12 +327,12 @@ typedef struct Server {
     Gate gate;
 } Server;
 
-typedef struct {
+struct Request {
     Server *server;
     const struct fuse_in_header *head;
     const char *body;
     size_t size;
-} Request;
+};
 
 /* Whether a file keeps its set-id bits when its bytes change by something else than write(2), of
  * which the kernel does not say whose they are to lose. */
@@ -394,8 +402,8 @@ int send_reply(const Request *request, int error, const void *body, size_t size)
 Outcome reply(const Request *request, const void *body, size_t size);
 Outcome reply_error(const Request *request, int error);
 
-/* For how long the kernel may believe attributes. */
-uint64_t validity_of(const struct fuse_attr *attributes);
+/* For how many nanoseconds the kernel may believe attributes. */
+int64_t validity_of(const struct fuse_attr *attributes);
 
 /* An inode under a name, and a name that is not there. */
 Outcome reply_entry_attr(const Request *request, const struct fuse_attr *attributes);
@@ -403,9 +411,12 @@ Outcome reply_negative(const Request *request);
 /* The attributes of a node. */
 Outcome reply_attr(const Request *request, const struct fuse_attr *attributes);
 
+PyObject *acknowledge_method(PyObject *self, PyObject *none);
+
 /* What Python returned, whose reference is dropped: nothing, an inode under a name, the attributes
  * of one, bytes, a list of such, which are not copied. FAILED if it is NULL. */
 Outcome reply_done(const Request *request, PyObject *result);
+Outcome reply_changed(const Request *request, PyObject *result);
 Outcome reply_entry(const Request *request, PyObject *inode);
 Outcome reply_attributes(const Request *request, PyObject *inode);
 Outcome reply_bytes(const Request *request, PyObject *result);
@@ -415,6 +426,8 @@ Outcome reply_pieces(const Request *request, PyObject *list);
 Look find_committed(Server *server, uint64_t parent, const char *name,
                     struct fuse_attr *attributes);
 int get_committed(Server *server, uint64_t node, struct fuse_attr *attributes);
+/* Bytes of a file, within one of its blocks. Returns 0 if the store has to be asked. */
+int read_committed(Server *server, const Request *request, Bytes *bytes);
 void fill_from_record(struct fuse_attr *attributes, const InodeRecord *record);
 
 /* Whether a number means what it means in the store: a restore may have parted the two. */
@@ -546,7 +559,8 @@ void dentries_end_turn(Server *server);
  * all that the request may depend on. */
 Outcome pending_handle(const Request *request);
 
-/* Puts in what the store does not have of a directory's attributes yet. */
+/* Whether the store does not have all of an inode's attributes yet; and puts in what it has not. */
+int pending_is_dirty(const Server *server, uint64_t node);
 void pending_apply(const Server *server, struct fuse_attr *attributes);
 
 /* A write(2) is in the store. */
@@ -601,6 +615,9 @@ void coalesce_note(const Request *request);
 /* Replies to a write that goes on with the run of its file; else passes it on. */
 Outcome coalesce_write(const Request *request);
 
+/* The same for one that none goes before: at the end of a file that the process was writing to. */
+Outcome coalesce_begin(const Request *request);
+
 /* Ends the run of writes to a file, and all runs. */
 void coalesce_end(Server *server, uint64_t node);
 void coalesce_end_all(Server *server);
@@ -612,6 +629,16 @@ Outcome stream_write(const Request *request);
 
 /* The part of `flush` that is about coalesced bytes. */
 void coalesce_flush(Server *server);
+
+/* -- partial blocks that wait in Python (partial.c) -------------------------------------------- */
+
+int partial_ready(void);
+
+/* Whether the store has seen that a block can be written to, and has it in its partial-block
+ * buffer. */
+int partial_has(const Server *server, uint64_t node, uint64_t number);
+
+PyObject *overwrite(PyObject *module, PyObject *args);
 
 /* -- the lease (lease.c) ----------------------------------------------------------------------- */
 
@@ -629,7 +656,7 @@ void lease_pass(Server *server);
 /* The time of a change now. */
 int64_t stamp_ns(void);
 
-/* -- the committed snapshot (snapshot.c, guard.c) ---------------------------------------------- */
+/* -- the committed snapshot (snapshot.c, contents.c, guard.c) ---------------------------------- */
 
 Look snapshot_lookup(Server *server, uint64_t parent, const char *name, InodeRecord *found);
 
@@ -651,6 +678,18 @@ int snapshot_parent(Server *server, uint64_t directory, uint64_t *above);
 
 /* An inode changes from here on, or what is in it. */
 void snapshot_touch(Server *server, uint64_t ino);
+
+/* The newest record of an entity that the view sees. ``key`` has room for a suffix behind the
+ * entity. */
+Look snapshot_newest(Snapshot *snapshot, const Tree *tree, unsigned char *key, size_t size,
+                     Bytes *record);
+
+/* A number as it stands in keys. */
+void put_big(unsigned char *at, uint64_t value);
+
+/* Bytes of a file that are in one of its blocks, fewer than ``size`` at its end; they stand until
+ * the next call. Returns 0 if the store has to be asked. */
+int snapshot_read(Server *server, uint64_t ino, uint64_t offset, uint64_t size, Bytes *bytes);
 
 /* Forgets it, and unmaps the file. */
 void snapshot_detach(Server *server);
@@ -685,7 +724,8 @@ PyObject *gate_holds_method(PyObject *self, PyObject *none);
     {"detach", snapshot_detach_method, METH_NOARGS, "The same; the file is another then."}, \
     {"touch", snapshot_touch_method, METH_O, "A record changes whose key begins so."}, \
     {"look_up", snapshot_lookup_method, METH_VARARGS, snapshot_lookup_doc}, \
-    {"names_in", snapshot_names_method, METH_O, snapshot_names_doc}
+    {"names_in", snapshot_names_method, METH_O, snapshot_names_doc}, \
+    {"bytes_at", snapshot_read_method, METH_VARARGS, snapshot_read_doc}
 #define GUARD_METHODS \
     {"guard", guard_method, METH_VARARGS, guard_doc}, \
     {"committed", guard_committed_method, METH_O, "A commit was made into this data file."}, \
@@ -700,12 +740,14 @@ PyObject *gate_holds_method(PyObject *self, PyObject *none);
     {"release", guard_release_method, METH_NOARGS, "Drop the memory that the pages take."}
 
 extern const char snapshot_refresh_doc[], snapshot_lookup_doc[], snapshot_names_doc[];
+extern const char snapshot_read_doc[];
 PyObject *snapshot_refresh_method(PyObject *self, PyObject *args);
 PyObject *snapshot_invalidate_method(PyObject *self, PyObject *none);
 PyObject *snapshot_detach_method(PyObject *self, PyObject *none);
 PyObject *snapshot_touch_method(PyObject *self, PyObject *entity);
 PyObject *snapshot_lookup_method(PyObject *self, PyObject *args);
 PyObject *snapshot_names_method(PyObject *self, PyObject *directory);
+PyObject *snapshot_read_method(PyObject *self, PyObject *args);
 
 extern const char guard_doc[], guard_require_doc[], guard_require_all_doc[];
 extern const char guard_require_some_doc[], guard_require_before_doc[];

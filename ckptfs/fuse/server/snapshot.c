@@ -30,9 +30,8 @@ static int is_seen(const Snapshot *snapshot, const unsigned char *suffix)
     return found;
 }
 
-/* The newest record of an entity that the view sees. ``key`` has room behind the entity. */
-static Look newest(Snapshot *snapshot, const Tree *tree, unsigned char *key, size_t size,
-                   Bytes *record)
+Look snapshot_newest(Snapshot *snapshot, const Tree *tree, unsigned char *key, size_t size,
+                     Bytes *record)
 {
     Way way;
     int sure = 1;
@@ -95,7 +94,7 @@ static uint64_t u64_at(const unsigned char *at)
     return value;
 }
 
-static void put_big(unsigned char *at, uint64_t value)
+void put_big(unsigned char *at, uint64_t value)
 {
     value = __builtin_bswap64(value);
     memcpy(at, &value, sizeof value);
@@ -147,6 +146,7 @@ enum {
     ATIME_AT = 40,
     MTIME_AT = 48,
     CTIME_AT = 56,
+    CONTENT_AT = 72,
     PARENT_AT = 84,
     NAME_SIZE_AT = 92,
     NAME_AT = 93,
@@ -177,6 +177,7 @@ static InodeRecord unpacked(uint64_t ino, const unsigned char *at)
         .atime_ns = (int64_t)u64_at(at + ATIME_AT),
         .mtime_ns = (int64_t)u64_at(at + MTIME_AT),
         .ctime_ns = (int64_t)u64_at(at + CTIME_AT),
+        .content = u64_at(at + CONTENT_AT),
     };
 }
 
@@ -186,7 +187,7 @@ static int inode_record(Server *server, uint64_t ino, Bytes *record)
     unsigned char key[8 + SUFFIX_SIZE];
     put_big(key, ino);
     return is_clean(server, ino) &&
-           newest(&server->snapshot, &server->snapshot.inodes, key, 8, record) == FOUND &&
+           snapshot_newest(&server->snapshot, &server->snapshot.inodes, key, 8, record) == FOUND &&
            is_whole(*record);
 }
 
@@ -227,7 +228,8 @@ Look snapshot_lookup(Server *server, uint64_t parent, const char *name, InodeRec
         return UNSURE;
     put_big(key, parent);
     memcpy(key + 8, name, size + 1);
-    Look look = newest(&server->snapshot, &server->snapshot.dirents, key, 8 + size + 1, &entry);
+    Look look =
+        snapshot_newest(&server->snapshot, &server->snapshot.dirents, key, 8 + size + 1, &entry);
     if (look == ABSENT) /* unless the directory came later */
         return snapshot_parent(server, parent, &above) ? ABSENT : UNSURE;
     if (look == UNSURE || entry.size != 8)
@@ -335,7 +337,9 @@ PyObject *snapshot_refresh_method(PyObject *self, PyObject *args)
     Pages *pages = &snapshot->pages;
     if (!server->is_closed && pages_follow(pages, path) &&
         pages_tree(pages, "inodes", &snapshot->inodes) &&
-        pages_tree(pages, "dirents", &snapshot->dirents)) {
+        pages_tree(pages, "dirents", &snapshot->dirents) &&
+        pages_tree(pages, "blockmap", &snapshot->blockmap) &&
+        pages_tree(pages, "blocks", &snapshot->blocks)) {
         memcpy(snapshot->first, own, SUFFIX_SIZE);
         Py_INCREF(suffixes);
         snapshot->seen = suffixes;

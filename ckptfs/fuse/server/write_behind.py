@@ -12,15 +12,13 @@ from operator import itemgetter
 from time import monotonic_ns
 
 from ckptfs.fs import Filesystem
-from ckptfs.fs.bulk import Create, DirectoryChange
-from ckptfs.fs.content import Piece
+from ckptfs.fs.buffers import Piece
+from ckptfs.fs.bulk import Create, InodeChange
 from ckptfs.fuse.hooks import Guard, bytes_lost, touching
 from ckptfs.fuse.server.interface import Lease
 from ckptfs.model import Ino
 from ckptfs.store.blocks import Buffer
 
-#: How much may wait for a commit; it is held in memory until then.
-DIRTY_BYTES_MAX = 64 << 20
 #: How many bytes of files one lease is for.
 BYTES = 2 << 20
 #: What must be free beyond those: the records of as many files as the server holds at once.
@@ -31,7 +29,7 @@ _NUMBERS = 128
 
 #: Where a create has its size.
 _SIZE = 6
-#: Where a directory tells whether it was changed itself.
+#: Where a change tells whether a program made it.
 _IS_CHANGED = 8
 #: How many records a create has.
 _RECORDS_EACH = 5
@@ -53,7 +51,7 @@ class WriteBehind:
         fs = self._fs
         if fs.head.excluded is not None or fs.limbo or pid in touching:
             return None
-        if fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+        if fs.store.is_due:
             fs.commit()
         until_ns = self._guard.lasting(pid)
         if until_ns <= monotonic_ns():
@@ -96,12 +94,12 @@ class WriteBehind:
     def flush(
         self,
         creates: list[Create],
-        directories: list[DirectoryChange],
+        changes: list[InodeChange],
         makers: list[int],
         pid: int,
     ) -> None:
-        """Put what was made under a lease into the workspace, and what became of the directories
-        that were there before. ``makers`` are the processes that made each of them."""
+        """Put what was made under a lease into the workspace, and what changed of the attributes
+        of inodes that were there before. ``makers`` are the processes that made each of them."""
         fs = self._fs
         self._guard(pid, None)
         view = fs.head
@@ -111,10 +109,10 @@ class WriteBehind:
             fs.store.note_space(size, _RECORDS_EACH * len(creates))
             fs.insert_all(view, creates)
             self._guard.made_all([create[0] for create in creates], makers)
-        for directory in directories:
-            fs.apply_attributes(view, directory)
-            if directory[_IS_CHANGED]:
-                self._guard.made(directory[0], content=False)
+        for change in changes:
+            fs.apply_attributes(view, change)
+            if change[_IS_CHANGED]:
+                self._guard.made(change[0], content=False)
 
     def _use_numbers(self, last: int) -> None:
         self._numbers = range(max(self._numbers.start, last + 1), self._numbers.stop)
@@ -127,7 +125,7 @@ class WriteBehind:
         fs = self._fs
         if fs.head.excluded is not None or fs.limbo or pid in touching:
             return False
-        if not self._guard.is_writing(node, pid) or fs.store.dirty_bytes > DIRTY_BYTES_MAX:
+        if not self._guard.is_writing(node, pid) or fs.store.is_due:
             return False
         inode = fs.getattr(fs.head, Ino(node))
         return inode.is_file and inode.size == offset and fs.store.has_space(size + _RECORDS)
