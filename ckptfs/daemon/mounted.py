@@ -38,6 +38,7 @@ from ckptfs.errors import CkptfsError, ControlError, Interrupted, ReaderEnded, S
 from ckptfs.fs import Filesystem
 from ckptfs.history import Cause, forks
 from ckptfs.history.auto import parse_policy
+from ckptfs.history.diff import compare
 from ckptfs.interrupts import Steps
 from ckptfs.model import MAIN_LINE, Ino
 from ckptfs.service import Service, service, verbs, wire
@@ -371,9 +372,12 @@ class Mounted:
             limit = interrupts.limited(_READING_S)
             with suppress(interrupts.OverBudget), interrupts.watching(connection.has_gone), limit:
                 return run()
-        self._service.fs.flush()
+        fs = self._service.fs
+        fs.flush()
         on_progress = connection.send_progress if request.progress else None
-        return await self._readers.perform(verb, request, Client(connection.has_gone, on_progress))
+        keep = partial(compare.keep_counts, fs, forgotten=compare.times_forgotten(fs.store))
+        client = Client(connection.has_gone, on_progress, keep)
+        return await self._readers.perform(verb, request, client)
 
     async def _changed_names(
         self,

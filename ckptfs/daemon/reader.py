@@ -70,8 +70,11 @@ def _answer(asked: JsonObject, directory_fd: int, connection: socket.socket) -> 
             return encode_result({})
         if before is not None:
             return encode_result(service.changed_names(Service(fs), before))
-        on_progress = tell if asked["progress"] else None
-        return encode_result(service.perform(Service(fs), op, asked["args"], on_progress))
+        on_progress, served = tell if asked["progress"] else None, Service(fs)
+        result = service.perform(served, op, asked["args"], on_progress)
+        if served.new_counts:
+            tell({"counts": served.new_counts})
+        return encode_result(result)
     except Exception as error:  # noqa: BLE001 - the daemon has the answer whatever happens
         if not isinstance(error, CkptfsError | OSError):
             traceback.print_exc()

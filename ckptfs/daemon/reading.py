@@ -25,6 +25,7 @@ import trio
 import ckptfs
 from ckptfs.control.protocol import Request, decode_answer, is_result
 from ckptfs.errors import Interrupted, ReaderEnded
+from ckptfs.history.diff.compare import NewCounts
 from ckptfs.service.arguments import JsonObject, OnProgress
 from ckptfs.service.verbs import Verb
 from ckptfs.store import Store
@@ -63,6 +64,17 @@ class Client(NamedTuple):
 
     has_gone: Callable[[], bool]
     on_progress: OnProgress | None = None
+    #: Called with what was counted of checkpoints on the way.
+    keep_counts: Callable[[NewCounts], None] | None = None
+
+    def hear(self, progress: JsonObject) -> None:
+        """Take in what a process says before its result."""
+        counts = progress.get("counts")
+        if counts is None:
+            if self.on_progress is not None:
+                self.on_progress(progress)
+        elif self.keep_counts is not None:
+            self.keep_counts(counts)
 
 
 class Readers:
@@ -231,8 +243,7 @@ async def _last_line(connection: trio.SocketStream, client: Client) -> bytes:
             parts = []
             if is_result(whole) or (progress := decode_answer(whole).progress) is None:
                 return whole
-            if client.on_progress is not None:
-                client.on_progress(progress)
+            client.hear(progress)
         parts.append(rest)
 
 

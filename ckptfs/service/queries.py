@@ -82,7 +82,7 @@ def listed(
 
 def counts(service: Service, wanted: Sequence[Checkpoint]) -> list[Counts]:
     """How much each checkpoint changed against the one it came from."""
-    return compare.counts_of(service.fs, wanted)
+    return compare.counts_of(service.fs, wanted, service.new_counts)
 
 
 def diff(

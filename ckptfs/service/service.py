@@ -20,6 +20,7 @@ from ckptfs.commands import shown
 from ckptfs.errors import NotMounted
 from ckptfs.fs import Filesystem
 from ckptfs.history import Cause, Changed, Checkpoint
+from ckptfs.history.diff.compare import NewCounts
 from ckptfs.interrupts import Steps
 from ckptfs.service import checkpoints as checkpoint_verbs
 from ckptfs.service import queries, storage, trees, verbs
@@ -59,6 +60,8 @@ class Service:
     def __init__(self, fs: Filesystem) -> None:
         self.fs = fs
         self.unannounced = Unannounced()
+        #: What was counted of checkpoints, where the store cannot be written to and cache it.
+        self.new_counts: NewCounts | None = {} if fs.store.read_only else None
         #: Called when a verb has hidden something, where a daemon frees it in slices.
         self.free_later: Callable[[], None] | None = None
 

@@ -137,3 +137,26 @@ def test_counts_of_deleted_checkpoints_go_with_time(tmp_path: Path) -> None:
             work.save()
             counted(work)
         assert len(cached(work)) == 8
+
+
+def test_what_was_counted_elsewhere_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with edits(tmp_path / "store") as work:
+        plant(work)
+        new: compare.NewCounts = {}
+        expected = compare.counts_of(work.fs, checkpoints(work.store), new)
+        compare.forget_counts(work.store)
+        compare.keep_counts(work.fs, new, compare.times_forgotten(work.store))
+        monkeypatch.setattr(compare, "_count_epoch", None)
+        assert counted(work) == expected
+
+
+def test_what_was_counted_before_history_was_changed_is_not_kept(tmp_path: Path) -> None:
+    with edits(tmp_path / "store") as work:
+        plant(work)
+        before = compare.times_forgotten(work.store)
+        stale = {str(checkpoint.epoch): [0, 9, 9, 9] for checkpoint in checkpoints(work.store)}
+        compare.forget_counts(work.store)
+        compare.keep_counts(work.fs, stale, before)
+        assert cached(work) == []

@@ -178,6 +178,21 @@ def test_who_watches_hears_of_a_restore_whose_client_hung_up(made: Workspace) ->
     assert made.cli("undo", "-w", made.path).returncode == 0
 
 
+def test_what_a_process_counted_is_kept() -> None:
+    """Else a list would count thousands of files again and again."""
+    with workspace("--no-write-back", "--auto", "off") as work:
+        for number in range(FILES):
+            (work.path / f"{number}").touch()
+        assert work.cli("save", "-w", work.path).returncode == 0
+        with closing(Client(config.Workspace(work.path, work.store))) as client:
+            (_, listed) = client.call("list")["checkpoints"]
+        assert listed["added"] == FILES
+        work.umount()
+        with closing(Store.open(work.store)) as store:
+            cached = [json.loads(record) for _, record in store.metadata.walk(b"counts")]
+        assert FILES in [added for span in cached for _, added, _, _ in span.values()]
+
+
 def exchange(store: Path, number: int, record: bytes) -> bytes:
     """Put a record into the block map of the file in a checkpoint; the one that was there."""
     with closing(Store.open(store)) as opened:

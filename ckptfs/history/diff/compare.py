@@ -5,7 +5,8 @@ Turns references into views and views into changes. How changes are shown or sen
 Counts of changes are cached in the store: a list shows those of a hundred checkpoints at once, and
 a sealed one never changes. A cached count names the checkpoint that it was counted against, so that
 deleting that one invalidates it. Code that changes history in place calls `forget_counts`. A daemon
-counts when it is idle (`counting_steps`): what lists all checkpoints then has only to read."""
+counts when it is idle (`counting_steps`): what lists all checkpoints then has only to read. What
+another process counted, which cannot write to the store, it keeps (`keep_counts`)."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 from ckptfs import interrupts
 from ckptfs.errors import CheckpointUnknown
@@ -192,6 +194,10 @@ def _content(fs: Filesystem, view: View, path: bytes, limit: int) -> bytes | Non
 #: counts. So a list of the newest costs the same however many there are.
 _COUNTS = b"counts"
 _SPAN = 256
+#: By epoch what it was counted against, and its counts, as JSON has them.
+NewCounts = dict[str, list[int]]
+#: How often a store that is open had its counts forgotten.
+_forgotten: WeakKeyDictionary[Store, int] = WeakKeyDictionary()
 #: How many checkpoints are counted in a step, and for how long one of them may take.
 _BATCH = 16
 _COUNTING_S = 0.005
@@ -199,8 +205,11 @@ _COUNTING_S = 0.005
 _PASSING_MAX = 5_000
 
 
-def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
-    """What each checkpoint changed against the one it came from. The caller commits."""
+def counts_of(
+    fs: Filesystem, wanted: Iterable[Checkpoint], new: NewCounts | None = None
+) -> list[Counts]:
+    """What each checkpoint changed against the one it came from. The caller commits. What was not
+    cached is added to ``new``, for a store that cannot be written to."""
     fs.flush()
     known = _KnownCounts(fs)
     found = []
@@ -211,9 +220,23 @@ def counts_of(fs: Filesystem, wanted: Iterable[Checkpoint]) -> list[Counts]:
         if against != came_from:
             figures = list(_count_epoch(fs, epoch, came_from))
             known.put(epoch, [came_from, *figures])
+            if new is not None:
+                new[str(epoch)] = [came_from, *figures]
         found.append(Counts(*figures))
     known.save()
     return found
+
+
+def keep_counts(fs: Filesystem, new: NewCounts, forgotten: int) -> None:
+    """Cache what was counted elsewhere, unless counts were forgotten since: ``forgotten`` is how
+    often that had happened before."""
+    if forgotten != times_forgotten(fs.store):
+        return
+    fs.flush()
+    known = _KnownCounts(fs)
+    for epoch, counted in new.items():
+        known.put(Epoch(int(epoch)), counted)
+    known.save()
 
 
 def counting_steps(fs: Filesystem, too_large: set[Epoch]) -> Steps:
@@ -321,5 +344,10 @@ def _count_epoch(fs: Filesystem, epoch: Epoch, came_from: Epoch) -> Counts:
 
 def forget_counts(store: Store) -> None:
     """Drop all cached counts, because history itself was changed."""
+    _forgotten[store] = times_forgotten(store) + 1
     for name, _ in list(store.metadata.walk(_COUNTS)):
         store.metadata.delete(name)
+
+
+def times_forgotten(store: Store) -> int:
+    return _forgotten.get(store, 0)
