@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+
+from ckptfs.store import environment
 
 # Tests start the CLI a thousand times; without bytecode it would be compiled as often.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -34,6 +37,16 @@ def _hear_signals() -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             python = number == signal.SIGINT
             signal.signal(number, signal.default_int_handler if python else signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def closed_stores() -> Iterator[None]:
+    """A test closes the stores that it opens: one that is collected later, perhaps in another
+    thread, would take another test with it."""
+    before = set(environment._open)
+    yield
+    left = [env.path() for key, (env, _) in environment._open.items() if key not in before]
+    assert not left, f"stores were left open: {left}"
 
 
 @pytest.fixture(autouse=True)

@@ -142,11 +142,12 @@ def _scatter(
         piece = data[position : position + size]
         if size == BLOCK_SIZE:
             partial = fs.partial.get(inode.ino, number)
-            if partial is not None:
-                yield offset + position, -partial.growth
-                fs.partial.drop(partial)
             slot = fs.store.ids.slot
-            yield offset + position + size, put_block(fs, view, inode, number, piece)
+            growth = put_block(fs, view, inode, number, piece)
+            if partial is not None:  # after that: it is all there is if the block cannot be put
+                growth -= partial.growth
+                fs.partial.drop(partial)
+            yield offset + position + size, growth
             if fs.store.ids.slot != slot:
                 fs.store.place(BLOCK_SIZE)
         else:

@@ -69,6 +69,12 @@ MEMORY_MAX = 96 << 20
 #: Beyond this much of the map in this process's memory, `trim` lets it go.
 _RESIDENT_MAX = 64 << 20
 
+#: What stores have open to write, until they are closed. LMDB's lock belongs to the thread that
+#: began a transaction, and is in a list of that thread. If a store that nobody closed were
+#: collected in another one, the lock would be unmapped and stay in that list, through which the
+#: thread's next commit, of whatever store, would write.
+_open: dict[object, tuple[lmdb.Environment, Transaction]] = {}
+
 
 class Store:
     """An open store. ``heads`` are the views that may be written, by line."""
@@ -85,6 +91,7 @@ class Store:
         self._data_file = os.fsencode(files / DATA_FILE)
         self._directory = directory
         self._env = env
+        self._key = object()
         self._open_space()
         self.ids = IdAllocator()
         self.new_ino, self.new_content = self.ids.new_ino, self.ids.new_content
@@ -423,6 +430,7 @@ class Store:
             self._space.begin(self._env, self._txn, self._dbs.values())
             return
         self._txn = cast("Transaction", self._env.begin(write=True))
+        _open[self._key] = self._env, self._txn
         # After a commit that failed the journal has what was synced and is nowhere else.
         wanted = self._journal.wanted and not self._budget.failure
         if wanted and not self._space.has_plenty(JOURNAL_MAX):
@@ -479,7 +487,8 @@ class Store:
         """Let a reader follow the last commit of a line, and what changes after it. Everything must
         be committed. That of the main line has the pages of the file verified, too."""
         self._readers.put(line, reader)
-        self.dirents.touch = self.inodes.touch = self._readers.touch()
+        self.dirents.mark_changes(self._readers.touch())
+        self.inodes.mark_changes(self._readers.touch())
         if line == MAIN_LINE:
             reader.guard(fmt.TABLES, fmt.CorruptRecord, self._refuse_changes)
             for place, table in enumerate(self._tables):
@@ -634,19 +643,20 @@ class Store:
         )
 
     def close(self, *, commit: bool = True) -> None:
+        """In the thread that opened it."""
         committed = False
-        try:
+        with contextlib.ExitStack() as ends:  # whatever becomes of one, the others end, too
+            ends.callback(self._directory.close)
+            ends.callback(lambda: self.heap.close(committed=committed))
+            ends.callback(lambda: self._journal.close(committed=committed))
+            ends.callback(_open.pop, self._key, None)
+            ends.callback(lambda: self._env.close())
+            ends.callback(lambda: self._txn.abort())
+            ends.callback(self._readers.detach)
+            ends.callback(lambda: self.end_copy(self._copy))
             if commit:
                 self.commit()
                 committed = True
-        finally:
-            self.end_copy(self._copy)
-            self._readers.detach()
-            self._txn.abort()
-            self._env.close()
-            self._journal.close(committed=committed)
-            self.heap.close(committed=committed)
-            self._directory.close()
 
     def page_faults(self) -> list[str]:
         """What is wrong with the structure of the data file, as last committed."""

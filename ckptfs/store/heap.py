@@ -136,16 +136,18 @@ class Heap:
             self._written = 0
 
     def close(self, *, committed: bool) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        if self._reader is not None:
-            self._reader.close()
-        if self._fd >= 0:
-            if committed:
+        fd, writer, reader = self._fd, self._writer, self._reader
+        with contextlib.ExitStack() as ends:
+            if fd >= 0:
+                ends.callback(os.close, fd)
+            if reader is not None:
+                ends.callback(reader.close)
+            if writer is not None:
+                writer.close()
+            if fd >= 0 and committed:
                 with contextlib.suppress(OSError):  # the next opening does it, too
                     self._cut()
-            os.close(self._fd)
-        self._fd, self._writer, self._reader = -1, None, None
+            self._fd, self._writer, self._reader = -1, None, None
 
     # -- putting and reading ----------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ to look at a tree would bring in most of the store.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +35,7 @@ def resident_file_bytes() -> int:
 
 class MemoryMap:
     """Where the file is mapped. The mapping is shared and never written through, so nothing that is
-    said of it here can lose anything."""
+    said of it here can lose anything; of what lies elsewhere it could."""
 
     def __init__(self, data_file: Path) -> None:
         self._data_file = os.fspath(data_file.resolve())
@@ -50,27 +51,34 @@ class MemoryMap:
     def expect_blocks(self) -> None:
         """Bytes of files are going to be read."""
         if not self._around:
-            self._advise(_MADV_NORMAL)
+            self._hint(_MADV_NORMAL)
             self._around = True
 
     def expect_records(self) -> None:
         """Records are going to be read, here and there."""
         if self._around:
-            self._advise(_MADV_RANDOM)
+            self._hint(_MADV_RANDOM)
             self._around = False
 
     def release(self) -> None:
-        """Drop the pages from this process. Where they are is looked up anew: a map that others had
-        of the file may have gone, and what lies there now would be lost."""
-        self._spans = []
-        self._advise(_MADV_DONTNEED)
+        """Drop the pages from this process. Where they are is looked up anew: others map the file,
+        too, for a while, and where such a map was something else may lie by now, which would be
+        lost."""
+        for span in _spans_of(self._data_file):
+            _advise(span, _MADV_DONTNEED)
 
-    def _advise(self, advice: int) -> None:
+    def _hint(self, advice: int) -> None:
+        """How what lies where the file was mapped is read; nothing else comes of it."""
         self._spans = self._spans or list(_spans_of(self._data_file))
-        for start, length in self._spans:
-            if _madvise(start, length, advice):
-                number = ctypes.get_errno()
-                raise OSError(number, os.strerror(number))
+        for span in self._spans:
+            _advise(span, advice)
+
+
+def _advise(span: tuple[int, int], advice: int) -> None:
+    if _madvise(*span, advice):
+        number = ctypes.get_errno()
+        if number != errno.ENOMEM:  # not all of it is mapped any more
+            raise OSError(number, os.strerror(number))
 
 
 def _spans_of(data_file: str) -> Iterator[tuple[int, int]]:

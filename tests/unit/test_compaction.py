@@ -15,7 +15,7 @@ import pytest
 from ckptfs import errors, interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.store import Store, check, compaction
-from tests.direct import get, new_filesystem, put
+from tests.direct import Life, get, new_filesystem, put
 
 SECRET = b"the secret that must not stay in the file"
 
@@ -49,13 +49,12 @@ def test_free_pages_go_back_and_the_bytes_with_them(tmp_path: Path) -> None:
 
 
 def test_compact_commits_what_was_written(tmp_path: Path) -> None:
-    with new_filesystem(tmp_path / "store") as fs:
-        put(fs, b"file", b"1" * 5000)
-        fs.flush()
-        fs.store.compact()
-        fs.store.close(commit=False)
-        fs.store = Store.open(tmp_path / "store")
-        assert get(fs, b"file") == b"1" * 5000
+    life = Life(tmp_path / "store")
+    put(life.fs, b"file", b"1" * 5000)
+    life.fs.flush()
+    life.fs.store.compact()
+    assert get(life.crash(), b"file") == b"1" * 5000
+    life.end()
 
 
 def test_a_copy_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

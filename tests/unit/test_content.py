@@ -450,3 +450,18 @@ def test_a_read_leaves_the_times(fs: Filesystem) -> None:
     before = find(fs, fs.head, b"file")
     whole(fs, ino)
     assert find(fs, fs.head, b"file") == before
+
+
+def test_a_block_that_cannot_be_replaced_keeps_what_waits(fs: Filesystem) -> None:
+    """Its record on disk is damaged; what was written into it last is there still."""
+    ino = put(fs, b"file", PATTERN[: 2 * BLOCK_SIZE])
+    fs.commit()
+    entity = block_entity(fs.getattr(fs.head, ino).content, 1)
+    record = fs.store.blockmap.get(fs.head, entity)
+    assert record is not None
+    fs.write(fs.head, ino, BLOCK_SIZE + 100, b"acknowledged")
+    fs.store.blockmap.put_unlisted(fs.head, entity, b"damaged")
+    with pytest.raises((OSError, ValueError)):
+        fs.write(fs.head, ino, BLOCK_SIZE, b"x" * BLOCK_SIZE)
+    fs.store.blockmap.put_unlisted(fs.head, entity, record)
+    assert bytes(fs.read(fs.head, ino, BLOCK_SIZE + 100, 12)) == b"acknowledged"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
@@ -61,3 +62,22 @@ def test_pages_are_dropped_and_read_again(fs: Filesystem) -> None:
     fs.commit()
     fs.store._map.release()
     assert get(fs, b"file") == b"x" * 100_000
+
+
+def test_what_came_where_others_had_mapped_the_file_stays(fs: Filesystem) -> None:
+    """A map is made and goes; then something else is in its place."""
+    put(fs, b"file", os.urandom(1 << 20))
+    fs.commit()
+    data_file = fs.store.path / "data.mdb"
+    size = data_file.stat().st_size
+    with data_file.open("rb") as file:
+        passing = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        fs.store.expect_records()  # looks for maps of the file
+        passing.close()
+    fs.store.expect_blocks()
+    others = [mmap.mmap(-1, size) for _ in range(4)]
+    for other in others:
+        other[:] = b"x" * size
+    fs.store._map.release()
+    fs.store.expect_records()
+    assert all(other[:] == b"x" * size for other in others)

@@ -580,3 +580,49 @@ def test_a_snapshot_is_read_after_the_data_file_has_grown(memory: Path) -> None:
             assert int(_ask(reader) or 0) > 0
             assert reader.stdin is not None
             reader.stdin.close()
+
+
+# -- the end of a store ----------------------------------------------------------------------------
+
+_FORGOTTEN = """
+import gc, sys, threading
+from pathlib import Path
+from ckptfs.fs import Filesystem
+from ckptfs.store import Store
+gc.disable()
+path = Path(sys.argv[1])
+Filesystem(Store.create(path / "forgotten"))
+other = Store.create(path / "other")
+collector = threading.Thread(target=gc.collect)
+collector.start()
+collector.join()
+other.note()
+other.commit()
+other.close()
+"""
+
+
+def test_a_store_that_nobody_closed_ends_no_process(tmp_path: Path) -> None:
+    """It is collected in another thread, perhaps, than the one that opened it."""
+    for name in ("forgotten", "other"):
+        (tmp_path / name).mkdir()
+    subprocess.run([sys.executable, "-X", "faulthandler", "-c", _FORGOTTEN, tmp_path], check=True)
+
+
+def test_a_store_whose_copy_cannot_be_removed_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.create(tmp_path / "store")
+    store.begin_copy(0)
+    remove = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name.endswith(".compact"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        remove(path, missing_ok)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(OSError, match="Read-only"):
+            store.close()
+    Store.open(tmp_path / "store").close()
