@@ -60,12 +60,6 @@ def is_busy() -> bool:
     return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
-def is_crowded() -> bool:
-    """Whether more wants to run at this moment than there are processors, this thread included."""
-    runnable = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
-    return int(runnable) > (os.cpu_count() or 1)
-
-
 class GivingBack:
     """``share`` says how much of a processor may be used, in per cent; 0 is not at all."""
 

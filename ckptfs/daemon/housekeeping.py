@@ -6,17 +6,19 @@ It does not run at all while nothing happens.
 from __future__ import annotations
 
 import logging
+import os
 import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import trio
 
 from ckptfs import interrupts
 from ckptfs.daemon import memory
 from ckptfs.daemon.autosave import ThrottledLog
-from ckptfs.daemon.giving_back import GivingBack, is_crowded
+from ckptfs.daemon.giving_back import GivingBack
 from ckptfs.daemon.lines import Lines
 from ckptfs.daemon.slices import Slices, until_idle
 from ckptfs.errors import SettingInvalid
@@ -57,6 +59,15 @@ _EXPIRES = {
     False: "what may expire for that would not be enough, so nothing does before the disk is full. "
     "Free room on the disk, or give up checkpoints (`ckptfs delete`)",
 }
+
+
+def is_crowded() -> bool:
+    """Whether more wants to run at this moment than there are processors, this thread included."""
+    try:
+        runnable = Path("/proc/loadavg").read_text().split()[3].partition("/")[0]
+    except OSError:  # no descriptor to spare for a look
+        return False
+    return int(runnable) > (os.cpu_count() or 1)
 
 
 def _uptime_ns() -> int:
@@ -139,10 +150,12 @@ class Housekeeping:
                 await self._work_off(packing.packing_steps(fs), self._share())
             with self._surviving():
                 fs.commit()
-            if await until_idle(_QUIET_S, trio.current_time() + _BUSY_S):
+            self._giving_back.notify()
+            seen = requests()
+            await trio.sleep(_QUIET_S)
+            if requests() == seen:
                 fs.store.blocks.forget_decoded()  # what was packed is not what is read next
                 memory.give_back()
-            self._giving_back.notify()
 
     def _cpu(self) -> int:
         """How much of a processor upkeep may use, in per cent."""
@@ -258,9 +271,10 @@ def _timed(job: Job) -> tuple[object, float]:
 
 
 class _Rest:
-    """Lets a job wait: if requests came since the last time, until none has come for a moment, so
-    that one who looks at a file every second holds up little, and no longer than `Housekeeping`
-    waits between jobs; and for a moment if others want all processors."""
+    """Lets a job wait between its pieces: if requests came since the last time, until none has come
+    for a moment, so that one who looks at a file every second holds up little, and each time no
+    longer than `Housekeeping` waits between jobs; and for a moment if others want all
+    processors."""
 
     def __init__(self) -> None:
         self._seen = requests()

@@ -138,6 +138,8 @@ class Line:
         self.copies: Copies | None = None
         #: One end at a time: an unmount of the workspace may meet that of the fork.
         self.ending = trio.Lock()
+        #: One verb is planned at a time, since one plan waits to be carried out.
+        self.planning = trio.Lock()
         self._slices = shared.slices
 
     @property
@@ -212,6 +214,13 @@ class Line:
         return [item for item in found if fs.is_used(Ino(checkpoint_base(item.id) | ROOT_INO))]
 
 
+def _not_mounted() -> ControlError:
+    return ControlError(
+        "Cannot do anything there: that fork is not mounted any more. Nothing was changed.",
+        hint="`ckptfs forks` lists those that there are.",
+    )
+
+
 class Lines:
     """All that are served."""
 
@@ -239,11 +248,14 @@ class Lines:
         """The line that a request is about. Raises ControlError."""
         found = self.get(number)
         if found is None:
-            raise ControlError(
-                "Cannot do anything there: that fork is not mounted any more. Nothing was changed.",
-                hint="`ckptfs forks` lists those that there are.",
-            )
+            raise _not_mounted()
         return found
+
+    def require(self, line: Line) -> None:
+        """Raises ControlError if a line has ended while a verb of it waited; it may be mounted
+        again, as another one."""
+        if self.get(line.number) is not line:
+            raise _not_mounted()
 
     def declare(self, pid: int) -> bool:
         """Take a process for a harness in every line; whether it can be seen."""
@@ -322,8 +334,7 @@ class Lines:
 
     def _forget(self, line: Line) -> None:
         self._forks.pop(line.number, None)
-        if line.number in line.service.fs.store.heads:
-            line.service.fs.close()
+        line.service.fs.close()
 
     async def announce(self, line: Line, before: View, nameless: set[Ino]) -> None:
         """Tell the kernel what a verb changed, also before it failed or its client had gone; only

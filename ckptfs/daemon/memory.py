@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from pathlib import Path
 
 #: As in malloc.h.
@@ -47,5 +48,6 @@ def own_bytes() -> int:
 def give_back() -> None:
     """Let the kernel have every page that is free throughout. For 120 MB that takes 20 to 40 ms, in
     which a request would wait; if there is nothing, 1 ms."""
-    if _malloc_trim is not None and own_bytes() > _SMALL:
-        _malloc_trim(ctypes.c_size_t(0))
+    with suppress(OSError):  # no descriptor to spare for a look: then later
+        if _malloc_trim is not None and own_bytes() > _SMALL:
+            _malloc_trim(ctypes.c_size_t(0))

@@ -12,7 +12,7 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -34,7 +34,7 @@ from ckptfs.daemon.scanning import Scanning, not_brought_in
 from ckptfs.daemon.scratch import Scratches
 from ckptfs.daemon.shutdown import Shutdown
 from ckptfs.daemon.slices import Slices
-from ckptfs.errors import CkptfsError, ControlError, Interrupted, ReaderEnded, SettingInvalid
+from ckptfs.errors import CkptfsError, ControlError, Interrupted, SettingInvalid
 from ckptfs.fs import Filesystem
 from ckptfs.history import Cause, forks
 from ckptfs.history.auto import parse_policy
@@ -52,6 +52,8 @@ T = TypeVar("T")
 
 #: How long the kernel may take to forget what no program has open: it does so at once.
 _FORGETTING_MS = 10
+#: How often a verb that waits for another one looks whether its client is there, in seconds.
+_LOOK_S = 0.05
 #: Seconds that a verb may read while requests wait.
 _READING_S = 0.01
 #: Seconds that an unmount waits for those who watch files to be woken.
@@ -112,6 +114,21 @@ async def _forgotten(fs: Filesystem, inodes: Collection[Ino]) -> None:
         await trio.sleep(0.001)
 
 
+@asynccontextmanager
+async def _turn(lock: trio.Lock, connection: Connection) -> AsyncIterator[None]:
+    """Hold a lock, for which one waits as long as the client does."""
+    while True:
+        with trio.move_on_after(_LOOK_S):
+            await lock.acquire()
+            break
+        if connection.has_gone():
+            raise Interrupted
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 class Mounted:
     """One mount, from the first request to the last."""
 
@@ -140,7 +157,7 @@ class Mounted:
         self._lines = Lines(service, shared)
         self._main = self._lines.main
         self._scanning = Scanning(service, scan, self._slices)
-        #: Verbs that make another checkpoint the head follow each other.
+        #: Verbs that make another checkpoint the head, and merges, follow each other.
         self._restoring = trio.Lock()
         #: So do those that make, rename and delete forks.
         self._forking = trio.Lock()
@@ -291,30 +308,34 @@ class Mounted:
         if verb.in_thread:
             return await self._run_beside(connection, run)
         if verb.reads(values):
-            return await self._announced(line, self._read(verb, request, connection, run))
+            read = partial(self._read, verb, request, connection, run)
+            return await self._announced(line, read)
         if verb.is_planned:
             return await self._plan_and_carry_out(line, verb, values, request, connection, run)
         if not verb.moves_head:
-            return await self._announced(line, self._carry_out(connection, run))
+            return await self._announced(line, partial(self._carry_out, connection, run))
         # Without what undoes it they could not be found afterwards.
         names_later = values.get("names") and values.get("backup") is not False
         asked = {**values, "names": False} if names_later else values
         run = partial(service.run, line.service, verb, asked, cause, on_progress)
-        async with self._restoring:
+        # With the names, so that those who watch hear of restores in their order.
+        async with _turn(self._restoring, connection):
             try:
                 await self._prepare_restore(line, verb, values, connection, on_progress)
-                done = await self._announced(line, self._carry_out(connection, run))
+                done = await self._announced(line, partial(self._carry_out, connection, run))
             finally:
                 history.drop_prepared(line.service.fs)
-        if names_later:
-            done |= await self._changed_names(line, verb, request, connection, done["before"])
+            if names_later:
+                names = partial(self._names, line, verb, request, connection, done["before"])
+                done |= await self._changed_names(verb, names)
         return done
 
-    async def _announced(self, line: Line, doing: Awaitable[T]) -> T:
+    async def _announced(self, line: Line, do: Callable[[], Awaitable[T]]) -> T:
         """Do something, and have the kernel hear what it changed, also if it fails."""
+        self._lines.require(line)
         before, nameless = line.service.fs.head, set(line.service.fs.unlinked)
         try:
-            return await doing
+            return await do()
         finally:
             self._wake_housekeeping()
             if not line.service.fs.store.failed:
@@ -340,14 +361,20 @@ class Mounted:
         programs go on; so they wait only while it is done."""
 
         async def carry_out(limit_s: float) -> JsonObject:
-            return await self._announced(line, self._carry_out(connection, run, limit_s))
+            async with _turn(self._restoring, connection):
+                do = partial(self._carry_out, connection, run, limit_s)
+                return await self._announced(line, do)
 
         client = Client(connection.has_gone)
         plan = partial(self._readers.plan, verb, request, client)
         sync = partial(self._sync, line, verb, values)
-        async with self._restoring:
+        async with _turn(line.planning, connection):
             work = planning.Work(verb.name, carry_out, plan, sync)
-            return await planning.perform(line.service.fs, work, _READING_S)
+            try:
+                return await planning.perform(line.service.fs, work, _READING_S)
+            except (CkptfsError, OSError):
+                self._lines.require(line)  # that it has ended is why
+                raise
 
     def _wake_housekeeping(self) -> None:
         store = self._service.fs.store
@@ -380,17 +407,12 @@ class Mounted:
         return await self._readers.perform(verb, request, client)
 
     async def _changed_names(
-        self,
-        line: Line,
-        verb: Verb,
-        request: Request,
-        connection: Connection,
-        before: int | None,
+        self, verb: Verb, names: Callable[[], Awaitable[JsonObject]]
     ) -> JsonObject:
         """The names that a restore changed. It is done, and those who watch are to hear of it,
         whatever keeps the names from being found."""
         try:
-            return await self._find_names(line, verb, request, connection, before)
+            return await names()
         except Exception as error:
             level = logging.INFO if isinstance(error, Interrupted) else logging.WARNING
             trace = None if isinstance(error, CkptfsError | OSError) else error
@@ -398,7 +420,7 @@ class Mounted:
             log.log(level, words, verb.name, error, exc_info=trace)
             return wire.unknown_paths()
 
-    async def _find_names(
+    async def _names(
         self,
         line: Line,
         verb: Verb,
@@ -408,16 +430,12 @@ class Mounted:
     ) -> JsonObject:
         """To find them takes longer than the step itself, and so it is done after it, beside the
         requests, if it takes long."""
+        self._lines.require(line)
         run = partial(service.changed_names, line.service, before)
         with suppress(interrupts.OverBudget):
             return await self._carry_out(connection, run, _READING_S)
         assert before is not None  # else there is nothing to read
-        try:
-            client = Client(connection.has_gone)
-            return await self._readers.names(verb, request, client, before)
-        except ReaderEnded as error:
-            log.warning("%s finds names between requests: %s", verb.name, error)
-            return await self._carry_out(connection, run)
+        return await self._readers.names(verb, request, Client(connection.has_gone), before)
 
     async def _prepare_restore(
         self,
@@ -462,8 +480,12 @@ class Mounted:
     ) -> JsonObject:
         """Requests and other verbs are served between two slices, each of which leaves everything
         whole; what it changed is announced after it."""
-        acting = partial(line.service.acting, cause)
         announce = partial(self._announce_slice, line)
+
+        def acting() -> AbstractContextManager[None]:
+            self._lines.require(line)
+            return line.service.acting(cause)
+
         self._housekeeping.give_up()
         try:
             return await self._slices.run(

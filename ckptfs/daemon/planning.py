@@ -45,10 +45,10 @@ async def perform(fs: Filesystem, work: Work, reading_s: float) -> JsonObject:
         for _ in range(_PLANS_MAX):
             with suppress(interrupts.OverBudget):
                 return await work.carry_out(reading_s)
-            is_whole = await _plan(fs, work)
+            is_planned = await _plan(fs, work)
             # Pages that were written through mappings are noted when they come, no earlier.
             await work.sync()
-            if not is_whole:
+            if not is_planned:
                 break
         return await work.carry_out(inf)
     finally:
@@ -56,10 +56,13 @@ async def perform(fs: Filesystem, work: Work, reading_s: float) -> JsonObject:
 
 
 async def _plan(fs: Filesystem, work: Work) -> bool:
-    """Have a plan made; whether all of it came."""
+    """Have a plan made; False if there is no process for it. One that ended before its time may
+    have met what would end this one, too."""
     try:
         await work.plan(merge_ahead.begin(fs).add)
     except ReaderEnded as error:
+        if error.started:
+            raise
         merge_ahead.end(fs)
         log.warning("%s is decided between requests: %s", work.name, error)
         return False

@@ -20,7 +20,7 @@ from base64 import b64encode
 from pathlib import Path
 
 from ckptfs.control.protocol import encode_failure, encode_progress, encode_result
-from ckptfs.errors import CkptfsError
+from ckptfs.errors import CkptfsError, ControlError
 from ckptfs.fs import Filesystem
 from ckptfs.service import Service, service
 from ckptfs.service.arguments import JsonObject
@@ -63,6 +63,9 @@ def _answer(asked: JsonObject, directory_fd: int, connection: socket.socket) -> 
     op, before = asked["op"], asked["before"]
     try:
         store = Store.open_snapshot(Path(asked["store"]), directory_fd)
+        if asked["line"] not in store.heads:
+            words = f"Cannot {op}: that fork was deleted meanwhile. Nothing was changed."
+            raise ControlError(words)
         fs = Filesystem(store, line=asked["line"])
         if asked["plans"]:
             for part in service.plan_of(Service(fs), op, asked["args"]):

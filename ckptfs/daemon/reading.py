@@ -32,9 +32,11 @@ from ckptfs.store import Store
 
 log = logging.getLogger(__name__)
 
-#: Processes at once: of verbs that take long, and of those that are moved here. Others wait.
+#: Processes at once: of verbs that take long, of those that are moved here, and of those that plan.
+#: Others wait.
 _LONG_MAX = 2
 _MOVED_MAX = 4
+_PLANS_MAX = 2
 #: How often to look whether the client is still there, in seconds.
 _LOOK_S = 0.05
 #: How long to wait for a process that was killed.
@@ -84,6 +86,9 @@ class Readers:
         self._store = store
         self._long = trio.CapacityLimiter(_LONG_MAX)
         self._moved = trio.CapacityLimiter(_MOVED_MAX)
+        self._plans = trio.CapacityLimiter(_PLANS_MAX)
+        #: One restore comes after the other, and so do their names.
+        self._names = trio.CapacityLimiter(1)
 
     async def plan(
         self, verb: Verb, request: Request, client: Client, add: Callable[[bytes], None]
@@ -94,16 +99,24 @@ class Readers:
         def take(record: JsonObject) -> None:
             add(b64decode(record["part"]))
 
-        await self.perform(verb, request, client._replace(on_progress=take), plans=True)
+        planner = client._replace(on_progress=take)
+        await self._perform(self._plans, verb, request, planner, plans=True)
 
     async def names(self, verb: Verb, request: Request, client: Client, before: int) -> JsonObject:
         """The names that a restore changed, as `service.changed_names` has them. Raises what
         `perform` does."""
-        line = await self.perform(verb, request, client, before=before)
+        line = await self._perform(self._names, verb, request, client, before=before)
         return decode_answer(line).result or {}
 
-    async def perform(
+    async def perform(self, verb: Verb, request: Request, client: Client) -> bytes:
+        """Carry out a verb that only reads; the line of its result. Raises its error, `Interrupted`
+        once the client has gone, and `ReaderEnded`. Everything must be flushed."""
+        limiter = self._long if verb.in_process else self._moved
+        return await self._perform(limiter, verb, request, client)
+
+    async def _perform(
         self,
+        limiter: trio.CapacityLimiter,
         verb: Verb,
         request: Request,
         client: Client,
@@ -111,9 +124,7 @@ class Readers:
         plans: bool = False,
         before: int | None = None,
     ) -> bytes:
-        """Carry out a verb that only reads; the line of its result. Raises its error, `Interrupted`
-        once the client has gone, and `ReaderEnded`. Everything must be flushed."""
-        async with _turn(self._long if verb.in_process else self._moved, client):
+        async with _turn(limiter, client):
             self._store.commit()
             with self._store.hold_snapshot():
                 begun = _process(request.op, self._store.directory_fd)
@@ -166,7 +177,8 @@ async def _process(
             complaints = ends.enter_context(os.fdopen(memory, "rb"))
             process, ours = _start(directory_fd, complaints)
         except OSError as error:  # no descriptor, no memory, no process, or no Python any more
-            raise ReaderEnded(op, f"could not be started ({error.strerror})") from error
+            reason = f"could not be started ({error.strerror})"
+            raise ReaderEnded(op, reason, started=False) from error
         connection = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
         try:
             yield process, connection, complaints

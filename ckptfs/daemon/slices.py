@@ -83,7 +83,7 @@ class Slices:
         """Run a work to its end; its result. What it does before its first yield is done at once,
         even while another work is under way. ``gone`` tells whether its client has hung up;
         ``around`` is entered for each slice, ``between`` is awaited after each. Work that only
-        reads need not wait for its turn (``in_turn``)."""
+        reads, or changes no more than one step can, need not wait for its turn (``in_turn``)."""
         has_turn = False
         try:
             while True:

@@ -481,7 +481,9 @@ class ReaderEnded(ControlError):
     kind = "reader-ended"
     exit_code = 67
 
-    def __init__(self, verb: str, reason: str) -> None:
+    def __init__(self, verb: str, reason: str, *, started: bool = True) -> None:
+        #: Whether there was such a process: what ended it might end the daemon, too.
+        self.started = started
         super().__init__(
             f"Cannot {verb}: the process that read the store for it {reason}. Nothing was changed, "
             "and the mount goes on.",

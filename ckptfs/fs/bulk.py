@@ -230,7 +230,9 @@ def _share(fs: Filesystem, records: Iterable[bytes]) -> None:
 
 
 def overwrite_with(fs: Filesystem, source: View, like: Inode, view: View, ino: Ino) -> None:
-    """Give a file of a head that excludes nothing the bytes of a simple one of another view."""
+    """Give a file of a head that excludes nothing the bytes of a simple one of another view. Until
+    `flush_copies` nobody else may look at it; and a caller whom this fails takes all back, since
+    the file may have lost some of its own."""
     view.require_writable()
     fs.store.charge()
     fs.partial.flush_file(ino)

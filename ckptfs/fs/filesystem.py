@@ -7,6 +7,7 @@ stand in the modules beside this one, by what they work on; here is the state th
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -46,6 +47,7 @@ class Filesystem:
         #: The facts of the store that belong to its line.
         self.facts = store.metadata.of_line(line)
         self.clock = clock
+        self._is_closed = False
         store.pending.flush()  # what other lines have waiting is in tables that are read here
         #: What is kept out of history.
         self.exclusion = Exclusion(store, line, lambda ino: self.changing(ino))
@@ -113,8 +115,10 @@ class Filesystem:
         return self.store.heads[self.line]
 
     def close(self) -> None:
-        """Have its line served no more; what it acknowledged stays."""
-        self.flush()
+        """Have its line served no more; what it acknowledged stays, unless the line is gone."""
+        if self.line in self.store.heads:
+            self.flush()
+        self._is_closed = True
         self.store.pending.forget(self.line)
         if _open[self.store].get(self.line) is self:
             del _open[self.store][self.line]
@@ -178,7 +182,10 @@ class Filesystem:
         )
 
     def flush(self) -> None:
-        """Put every acknowledged change into the transaction, for a reader of the tables."""
+        """Put every acknowledged change into the transaction, for a reader of the tables. Every
+        verb begins with that: after `close` nothing would put there what it changes."""
+        if self._is_closed:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
         self.store.pending.flush()
 
     def commit(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -26,32 +27,28 @@ _STEPS = 128
 _BYTES = 256 << 10
 #: How a part begins, where more follows of what it is a part of, and where nothing does.
 _MORE, _LAST = b"+", b"."
-_LISTS = (
-    "removes",
-    "moves",
-    "makes",
-    "rewrites",
-    "describes",
-    "conflicts",
-    "resolutions",
-    "left",
-)
+#: What the parts have: fields of a plan, all but one of which are lists, and the token.
+_EPOCHS, _TOKEN = "epochs", "token"
+_LISTS = [field.name for field in fields(MergePlan) if field.name != _EPOCHS]
 
 #: A kind of records, and which of them.
 Entity = tuple[bytes, bytes]
 
 
 class Ahead(NamedTuple):
-    """A plan that was made beforehand and holds; ``is_outdated`` says that something changed since,
-    which it does not name."""
+    """A plan that was made beforehand and holds, and the token of the state that it is of;
+    ``is_outdated`` says that something changed since, which it does not name."""
 
     plan: MergePlan
+    token: str
     is_outdated: bool
 
 
-def parts_of(plan: MergePlan) -> Iterator[bytes]:
-    """A plan in parts, for `PlannedAhead.add` in another process of ours."""
-    yield from _cut(pickle.dumps(("epochs", plan.epochs)))
+def parts_of(plan: MergePlan, token: str) -> Iterator[bytes]:
+    """A plan, and the token of the state that it is of, in parts, for `PlannedAhead.add` in another
+    process of ours."""
+    yield from _cut(pickle.dumps((_TOKEN, token)))
+    yield from _cut(pickle.dumps((_EPOCHS, plan.epochs)))
     for name in _LISTS:
         for steps in _groups(getattr(plan, name)):
             yield from _cut(pickle.dumps((name, steps)))
@@ -82,7 +79,7 @@ class PlannedAhead:
 
     def __init__(self, fs: Filesystem) -> None:
         self._fs = fs
-        self._plan = MergePlan()
+        self._plan, self._token = MergePlan(), ""
         #: What was cut, until its last part comes.
         self._received: list[bytes] = []
         self._began = fs.head.suffix
@@ -98,8 +95,10 @@ class PlannedAhead:
             return
         name, value = pickle.loads(b"".join(self._received))
         self._received.clear()
-        if name == "epochs":
+        if name == _EPOCHS:
             self._plan.epochs = value
+        elif name == _TOKEN:
+            self._token = value
         else:
             getattr(self._plan, name).extend(value)
 
@@ -116,7 +115,7 @@ class PlannedAhead:
         self._fs.flush()
         if not self.close() or self._plan.epochs[2] != theirs or not self._holds():
             return None
-        return Ahead(self._plan, bool(self._noted))
+        return Ahead(self._plan, self._token, bool(self._noted))
 
     # -- whether it holds -------------------------------------------------------------------------
 

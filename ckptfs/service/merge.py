@@ -10,6 +10,7 @@ from ckptfs import history, interrupts
 from ckptfs.errors import TreeMoved, UsageError
 from ckptfs.history import Cause, Changed, merge, merge_ahead, merge_steps, references
 from ckptfs.history.merge import Theirs
+from ckptfs.history.merge_ahead import Ahead
 from ckptfs.history.merge_plan import EXCLUDED
 from ckptfs.history.merge_steps import Conflict, MergePlan
 from ckptfs.service import wire
@@ -66,6 +67,11 @@ class Merging:
     @property
     def token(self) -> str:
         return merge.token_for(self._service.fs, self.theirs, self._paths)
+
+    def require(self, token: str) -> None:
+        """Refuse a token that is of another state; there may be none."""
+        if token and token != self.token:
+            raise TreeMoved("merge")
 
     def plan(self) -> MergePlan:
         labels = Labels(b"ours", b"base", os.fsencode(self.theirs.title))
@@ -159,12 +165,14 @@ def do_merge(
     merged = _merged_by_client(call.service, contents, token)
     merging = Merging(call.service, source, paths, resolution, resolutions, merged)
     with interrupts.stoppable():
-        plan = _plan(merging, token)
+        # One that waits is another client's, who does not only ask.
+        ahead = None if dry_run else _taken(merging, token)
+        plan = _plan(merging, token) if ahead is None else ahead.plan
         found = _planned(merging, plan)
     # The token is made outside of that part: the plan is taken, and would have to be made again if
     # the verb gave way now.
     if dry_run or plan.unresolved or not (plan or merging.settles(plan)):
-        return found | {"token": merging.token}
+        return found | {"token": merging.token if ahead is None else ahead.token}
     with nothing_in_the_way("merge"):
         done = merging.carry_out(plan, call.cause)
     return found | {
@@ -189,18 +197,20 @@ def plan_merge(
     """The plan of the merge that is asked for, in parts."""
     merged = _merged_by_client(call.service, contents, token)
     merging = Merging(call.service, source, paths, resolution, resolutions, merged)
-    return merge_ahead.parts_of(_plan(merging, token))
+    return merge_ahead.parts_of(_plan(merging, token), token or merging.token)
+
+
+def _taken(merging: Merging, token: str) -> Ahead | None:
+    """What was decided beforehand, if that holds."""
+    ahead = merge_ahead.take(merging.fs, merging.theirs.epoch)
+    if ahead is not None and ahead.is_outdated:
+        merging.require(token)
+    return ahead
 
 
 def _plan(merging: Merging, token: str) -> MergePlan:
-    """What the merge is to do: as it was decided beforehand, if that holds."""
-    ahead = merge_ahead.take(merging.fs, merging.theirs.epoch)
-    if ahead is not None and token and ahead.is_outdated:
-        raise TreeMoved("merge")
-    if ahead is not None:
-        return ahead.plan
-    if token and merging.token != token:
-        raise TreeMoved("merge")
+    """What the merge is to do."""
+    merging.require(token)
     return merging.plan()
 
 

@@ -299,6 +299,8 @@ class Versioned:
         self.changed = 0
         #: Called with every entity that changes.
         self.touch: Callable[[bytes], object] = untouched
+        self._mark: Callable[[bytes], object] = untouched
+        self._followers: list[Callable[[bytes], object]] = []
         self._txn: Records
         self._cursor: Cursor
         self.guard(0, NO_READER)
@@ -313,23 +315,37 @@ class Versioned:
         self._txn = txn
         self._cursor = txn.cursor(self._db)
 
+    def mark_changes(self, mark: Callable[[bytes], object]) -> None:
+        """Have this, and nothing else but who follows, called with every entity that changes."""
+        self._mark = mark
+        self._touch_all()
+
     def follow(self, note: Callable[[bytes], object]) -> Callable[[], bool]:
         """Have every entity that changes noted, too. What is returned ends that, and says whether
-        none was missed; the last that began to follow ends first."""
-        before = self.touch
-
-        def touch(entity: bytes) -> None:
-            note(entity)
-            before(entity)
+        it was noted until then."""
+        self._followers.append(note)
+        self._touch_all()
 
         def end() -> bool:
-            followed = self.touch is touch
-            if followed:
-                self.touch = before
-            return followed
+            is_followed = note in self._followers
+            if is_followed:
+                self._followers.remove(note)
+                self._touch_all()
+            return is_followed
+
+        return end
+
+    def _touch_all(self) -> None:
+        if not self._followers:
+            self.touch = self._mark
+            return
+        every = (*self._followers, self._mark)
+
+        def touch(entity: bytes) -> None:
+            for each in every:
+                each(entity)
 
         self.touch = touch
-        return end
 
     def get(self, view: View, entity: bytes) -> bytes | None:
         """The record that the view sees, or None if there is none or it is gone."""

@@ -164,3 +164,22 @@ def test_nothing_is_noted_any_more_when_it_was_dropped(work: Edits) -> None:
     steps = preparing(work.fs, checkpoints(work.store)[0])
     steps.close()
     assert [table.touch for table in tables] == before
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_two_follow_what_changes_and_end_in_any_order(work: Edits, order: tuple[int, int]) -> None:
+    """As a merge that is planned, and a restore that is prepared meanwhile."""
+    table, noted = work.store.inodes, [set[bytes](), set[bytes]()]
+    before = table.touch
+    ends = [table.follow(noted[0].add), table.follow(noted[1].add)]
+    work.put("d1/3", b"both")
+    work.fs.flush()
+    assert noted[0] == noted[1] != set()
+    first, last = order
+    assert ends[first]()
+    was = set(noted[first])
+    work.put("new", b"the other one alone")
+    work.fs.flush()
+    assert noted[first] == was < noted[last]
+    assert ends[last]() and not ends[last]()
+    assert table.touch is before

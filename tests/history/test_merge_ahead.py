@@ -6,11 +6,12 @@ from __future__ import annotations
 import random
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from ckptfs import interrupts
+from ckptfs.errors import TreeMoved
 from ckptfs.fs import Filesystem
 from ckptfs.history import forks, merge_ahead
 from ckptfs.history.merge_ahead import Ahead, PlannedAhead
@@ -40,7 +41,7 @@ def _steps(plan: MergePlan) -> set[tuple[object, ...]]:
 def _plan_ahead(lines: Lines) -> PlannedAhead:
     """As the daemon has it, but that the other process is this one."""
     ahead = merge_ahead.begin(lines.edits.fs)
-    for part in merge_ahead.parts_of(lines.plan(THEIRS)):
+    for part in merge_ahead.parts_of(lines.plan(THEIRS), "token"):
         ahead.add(part)
     return ahead
 
@@ -160,7 +161,7 @@ def test_a_long_text_comes_in_parts(lines: Lines) -> None:
     lines.come_back()
     lines.edits.put("text", texts[2])
     ahead = merge_ahead.begin(lines.edits.fs)
-    for part in merge_ahead.parts_of(lines.plan()):
+    for part in merge_ahead.parts_of(lines.plan(), "token"):
         assert len(part) < 300_000
         ahead.add(part)
     taken = _take(lines)
@@ -294,3 +295,70 @@ def test_copies_are_what_was_copied(tmp_path: Path) -> None:
     assert edits.at("two").ino == edits.at("names").ino
     assert edits.at("empty").content == NO_CONTENT
     edits.store.close()
+
+
+# -- tokens, and other clients ---------------------------------------------------------------------
+
+
+def _asked(lines: Lines, **more: object) -> dict[str, Any]:
+    return {"source": str(lines.theirs.id), **more}
+
+
+def _merge(lines: Lines, **more: object) -> dict[str, Any]:
+    return perform(Service(lines.edits.fs), "merge", _asked(lines, **more))
+
+
+def _hand_over(lines: Lines, **more: object) -> None:
+    """A plan as another process makes it."""
+    parts = list(plan_of(Service(lines.edits.fs), "merge", _asked(lines, **more)))
+    ahead = merge_ahead.begin(lines.edits.fs)
+    for part in parts:
+        ahead.add(part)
+
+
+def test_the_token_of_a_conflict_is_of_the_state_that_was_looked_at(lines: Lines) -> None:
+    """Else its answer would be taken for one about what was written since."""
+    lines.edits.put("text", b"base")
+    lines.part()
+    lines.edits.put("text", b"theirs")
+    lines.come_back()
+    lines.edits.put("text", b"ours")
+    _hand_over(lines)
+    lines.edits.put("text", b"written while it was planned")
+    found = _merge(lines)
+    assert [each["resolution"] for each in found["conflicts"]] == [None]
+    with pytest.raises(TreeMoved):
+        _merge(lines, token=found["token"], resolutions={"text": "theirs"})
+    assert lines.text(b"text") == b"written while it was planned"
+    again = _merge(lines, dry_run=True)
+    assert _merge(lines, token=again["token"], resolutions={"text": "theirs"})["changed"]
+
+
+def test_what_another_fork_writes_does_not_outdate_a_token(lines: Lines) -> None:
+    _part(lines)
+    work = lines.edits
+    fork = forks.create(work.fs, "third")
+    third = Edits(work.store.path, Filesystem(work.store, work.fs.clock, line=fork.number))
+    token = _merge(lines, dry_run=True)["token"]
+    _hand_over(lines, token=token)
+    third.put("kept", b"of the third")
+    assert _merge(lines, token=token)["changed"]
+
+
+def test_what_was_written_here_outdates_a_token(lines: Lines) -> None:
+    _part(lines)
+    token = _merge(lines, dry_run=True)["token"]
+    _hand_over(lines, token=token)
+    lines.edits.put("kept", b"written meanwhile")
+    with pytest.raises(TreeMoved):
+        _merge(lines, token=token)
+
+
+def test_who_only_asks_leaves_the_plan_of_another_client_alone(lines: Lines) -> None:
+    _part(lines)
+    lines.edits.put("theirs", b"changed here, too")
+    _hand_over(lines, resolution=THEIRS)
+    asked = _merge(lines, paths=["d/new"], resolution="ours", dry_run=True)
+    assert (asked["added_paths"], asked["conflicts"]) == (["d/new"], [])
+    taken = _take(lines)
+    assert taken is not None and len(taken.plan.rewrites) == 1

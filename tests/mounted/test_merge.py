@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from mmap import mmap
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import PIPE, STDOUT, Popen
 
 import pytest
 
@@ -357,12 +357,20 @@ def test_a_fork_is_merged_into_another_and_into_main(work: Workspace) -> None:
 # -- decided in another process --------------------------------------------------------------------
 
 
+class Asked:
+    """A merge that was asked for: how it ended, and what was said then."""
+
+    def __init__(self) -> None:
+        self.returncode = -1
+        self.words = ""
+
+
 @contextmanager
-def deciding(work: Workspace, source: str) -> Iterator[Popen[str]]:
+def deciding(work: Workspace, *words: str) -> Iterator[Asked]:
     """A merge that a process decides, which stands still within this."""
-    words = [sys.executable, "-m", "ckptfs", "merge", source, "--json", "-w", str(work.path)]
-    environment = {**os.environ, **work.env}
-    with Popen(words, env=environment, stdout=DEVNULL, stderr=DEVNULL, text=True) as asked:
+    command = [sys.executable, "-m", "ckptfs", "merge", *words, "--json", "-w", str(work.path)]
+    environment, asked = {**os.environ, **work.env}, Asked()
+    with Popen(command, env=environment, stdout=PIPE, stderr=STDOUT, text=True) as process:
         pid = work.pid or 0
         wait_until(lambda: readers_of(pid), "a process decides")
         (reader,) = readers_of(pid)
@@ -371,7 +379,8 @@ def deciding(work: Workspace, source: str) -> Iterator[Popen[str]]:
             yield asked
         finally:
             os.kill(reader, signal.SIGCONT)
-            asked.wait(60)
+            asked.words, _ = process.communicate(timeout=60)
+            asked.returncode = process.returncode
 
 
 def many(work: Workspace, word: str) -> None:
@@ -426,3 +435,46 @@ def test_what_is_written_through_a_mapping_meanwhile_is_not_mixed_with_a_merge(
         mapped.flush()
     assert (work.path / "text").read_text() == lines(l1="mapped")
     assert not (work.path / "d3").exists()
+
+
+@pytest.mark.compiled_only
+@pytest.mark.parametrize("how", ["delete", "rename", "umount"])
+def test_a_merge_into_a_fork_that_ends_meanwhile_changes_nothing(work: Workspace, how: str) -> None:
+    """There is nobody any more who would put into the store what it changes."""
+    write(work, text=lines())
+    save(work)
+    succeed(work.cli("fork", "f", "-w", work.path))
+    fork = Path(os.readlink(work.path / ".forks/f"))
+    (fork / "text").write_text(lines(l7="ours"))
+    many(work, "theirs")
+    write(work, text=lines(l1="theirs"))
+    there = save(work)
+    with deciding(work, there, "--into", "f") as asked:
+        if how == "umount":
+            subprocess.run(["umount", fork], check=True)
+            log = Path(work.status()["log"])
+            wait_until(lambda: "fork f is not mounted any more" in log.read_text(), "it has ended")
+        else:
+            words = {"delete": ("--delete", "f"), "rename": ("--rename", "f", "g")}[how]
+            succeed(work.cli("fork", *words, "-w", work.path))
+    assert "that fork is not mounted any more. Nothing was changed." in asked.words
+    if how == "rename":
+        assert (work.path / ".forks/g/text").read_text() == lines(l7="ours")
+        succeed(work.cli("merge", there, "--into", "g", "-w", work.path))
+        assert (work.path / ".forks/g/text").read_text() == lines(l1="theirs", l7="ours")
+    succeed(work.cli("check", "-w", work.path))
+
+
+@pytest.mark.compiled_only
+def test_a_merge_that_is_decided_holds_up_no_restore_elsewhere(work: Workspace) -> None:
+    write(work, text="base")
+    base = save(work)
+    succeed(work.cli("fork", "f", "-n", "2", "-w", work.path))
+    many(work, "theirs")
+    there = save(work)
+    other = work.path / ".forks/f-2"
+    (other / "text").write_text("changed")
+    with deciding(work, there, "--into", "f-1"):
+        succeed(work.cli("restore", base, "--force", "-w", other))
+        assert (other / "text").read_text() == "base"
+    assert (work.path / ".forks/f-1/d3/f3").read_text() == "theirs"

@@ -32,6 +32,8 @@ class Merge:
         self.done: list[str] = []
         self.meanwhile: Callable[[], None] = lambda: None
         self.parts = -1
+        #: Whether there was a process that could end.
+        self.started = False
 
     async def carry_out(self, limit_s: float) -> JsonObject:
         limit_s = self._reading_s if limit_s == inf else 0
@@ -40,11 +42,11 @@ class Merge:
 
     async def plan(self, add: Callable[[bytes], None]) -> None:
         self.done.append("plan")
-        parts = list(merge_ahead.parts_of(self._lines.plan()))
+        parts = list(merge_ahead.parts_of(self._lines.plan(), "token"))
         for part in parts[: self.parts]:
             add(part)
         if self.parts > 0:
-            raise ReaderEnded("merge", "was killed")
+            raise ReaderEnded("merge", "ended", started=self.started)
         add(parts[-1])
 
     async def sync(self) -> None:
@@ -104,3 +106,13 @@ def test_a_part_of_a_plan_is_none(lines: Lines) -> None:
     assert merge.perform()["changed"]
     assert merge.done == ["plan", "sync"]
     assert (lines.text(b"text"), lines.text(b"new")) == (b"theirs", b"theirs")
+
+
+def test_what_ended_the_process_that_plans_is_not_tried_here(lines: Lines) -> None:
+    """It may have been the kernel, for want of memory, and would end the daemon next."""
+    merge = Merge(lines, reading_s=inf)
+    merge.parts, merge.started = 2, True
+    with pytest.raises(ReaderEnded):
+        merge.perform()
+    assert merge.done == ["plan"]
+    assert lines.text(b"text") == b"base"

@@ -14,7 +14,7 @@ import zstandard
 
 from ckptfs import interrupts
 from ckptfs.daemon import housekeeping
-from ckptfs.daemon.giving_back import is_crowded
+from ckptfs.daemon.housekeeping import is_crowded
 from ckptfs.store import codec
 from tests.support.waiting import wait_until
 
