@@ -203,6 +203,8 @@ def restore(found: RestoreResult, remarks: Sequence[str]) -> Restore:
         following = "Nothing was changed. Call again with confirm=true and this token to restore."
     else:
         following = f"To take it back, restore checkpoint {found.before_id}."
+    if not found.paths_known:
+        following = f"What it changed could not be found out. {following}"
     lists = (found.added_paths, found.modified_paths, found.deleted_paths)
     added, modified, deleted = (some(paths) for paths in lists)
     return Restore(

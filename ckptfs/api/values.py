@@ -154,8 +154,7 @@ class RestoreResult:
 
     checkpoint_id: str
     dry_run: bool
-    #: Paths in the workspace, those of directories too. None, too, of a restore that is done where
-    #: something kept them from being found, such as damage; the daemon's log says what.
+    #: Paths in the workspace, those of directories too.
     added_paths: list[str]
     modified_paths: list[str]
     deleted_paths: list[str]
@@ -169,6 +168,9 @@ class RestoreResult:
     skipped: dict[str, str] = field(default_factory=dict)
     #: What became of the command that `on_restore` names: "", "done", or why it failed.
     hook: str = ""
+    #: False if the restore is done, but something kept its paths from being found, such as damage:
+    #: then none are named, and the daemon's log says what it was.
+    paths_known: bool = True
 
 
 @dataclass(frozen=True)
@@ -394,6 +396,7 @@ def restore_of(record: JsonObject, state: dict[str, Any], *, dry_run: bool) -> R
         state=state,
         skipped={item["path"]: item["reason"] for item in record.get("skipped", ())},
         hook=record.get("hook", ""),
+        paths_known=record.get("added_paths", ()) is not None,
     )
 
 

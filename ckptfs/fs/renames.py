@@ -90,7 +90,7 @@ def _move(
     fs.store.dirents.drop(home, dirent_entity(source.ino, name))
     names.set_entry(fs, home, target.ino, new_name, moved.ino)
     # A hard link of one inode replaced by another name of it was ruled out before, so what
-    # `_remove` saved cannot be `moved`.
+    # `names.remove` saved cannot be `moved`.
     moved = inodes.load(fs, home, moved.ino)
     renamed = _renamed(fs, home, moved, (source.ino, name), (target.ino, new_name))
     inodes.save(fs, home, renamed._replace(ctime_ns=fs.clock()))
@@ -118,7 +118,7 @@ def _bring_home(fs: Filesystem, view: View, moved: Inode, parent: Ino, name: byt
 
 
 def _recount(fs: Filesystem, view: View, directory: Ino, home: View, subdirs: int) -> None:
-    """`_touch` for a directory that something else may have changed since it was looked at."""
+    """`names.touch` for a directory that something else may have changed since it was looked at."""
     names.touch(fs, view, inodes.load_dir(fs, view, directory), home, subdirs=subdirs)
 
 

@@ -215,13 +215,13 @@ def expiring(
     holds: Callable[[], bool] = lambda: True,
 ) -> Steps[Outcome]:
     """The same in steps. The last of them hides, if the policy ``holds`` then."""
-    judging = partial(_judging_quickly, fs, policy, now_ns, given_bytes)
-    verdicts = yield from _judging_what_is(fs, policy, judging)
+    judge = partial(_judging_quickly, fs, policy, now_ns, given_bytes)
+    verdicts = yield from _judging_what_is(fs, policy, judge)
     return _hide(fs, policy, verdicts) if holds() else Outcome([], None)
 
 
 def _judging_what_is(
-    fs: Filesystem, policy: RetentionPolicy, judging: Callable[[], Steps[Verdicts]]
+    fs: Filesystem, policy: RetentionPolicy, judge: Callable[[], Steps[Verdicts]]
 ) -> Steps[Verdicts]:
     """Verdicts by what is known at the end of their steps. If that is something else than at their
     beginning, all is judged anew, and at once if that happens again and again; what was weighed is
@@ -229,14 +229,14 @@ def _judging_what_is(
     for _ in range(_ROUNDS_MAX):
         known = _known(fs, policy)
         try:
-            verdicts = yield from judging()
+            verdicts = yield from judge()
         except LookupError:
             if _known(fs, policy) == known:
                 raise
         else:
             if _known(fs, policy) == known:
                 return verdicts
-    return interrupts.at_once(judging())
+    return interrupts.at_once(judge())
 
 
 def _known(fs: Filesystem, policy: RetentionPolicy) -> tuple[object, ...]:
@@ -334,11 +334,11 @@ def pruning(fs: Filesystem, policy: RetentionPolicy) -> Steps[list[Decision]]:
     """`prune` in steps."""
     gone: list[Decision] = []
 
-    def judging() -> Steps[Verdicts]:
+    def judge() -> Steps[Verdicts]:
         return _flushed(fs, _judging(fs, policy, None, 0))
 
     while True:
-        verdicts = yield from _judging_what_is(fs, policy, judging)
+        verdicts = yield from _judging_what_is(fs, policy, judge)
         expired = _carry_out(fs, verdicts)
         if not expired and not verdicts.demoted:
             break

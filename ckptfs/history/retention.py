@@ -104,7 +104,8 @@ class Insight(NamedTuple):
     ``is_precious``: goes later than another that is missed as little. ``precedes_loss``: the state
     after it lacks something that it has. ``weigh``: about how many bytes only a moment holds, and
     ``holds_more`` whether that is more than the path it was taken for. ``frees``: how many bytes
-    its deletion would free after those with the given numbers. Both are found in steps.
+    its deletion would free after those with the given numbers. The bytes of both are found in
+    steps.
     """
 
     is_precious: Callable[[Checkpoint], bool] = lambda checkpoint: False

@@ -85,8 +85,8 @@ def weigher(store: Store) -> Callable[[Checkpoint], Steps[int]]:
             heaviest = max(heaviest, taken)
         if checkpoint.epoch not in store.epochs or not children <= store.epochs.keys():
             return heaviest  # they went meanwhile
-        ended, began = time.monotonic(), time.monotonic() - spent.seconds
-        until = math.inf if _are_sealed(store, children) else ended + _REST * (ended - began)
+        rest = _REST * spent.seconds
+        until = math.inf if _are_sealed(store, children) else time.monotonic() + rest
         if len(known) >= _ANSWERS_MAX:
             known.clear()
         known[checkpoint.epoch] = _Weight(children, heaviest, until)

@@ -70,13 +70,17 @@ def load() -> Loaded:
     return Loaded(module) if _fits(module) else Loaded(None, "it was compiled from other sources")
 
 
+#: What `lend_loops` gives away.
+_LENT = ("overwrite", "pass_unchanged", "read_small", "sound_ends", "sound_leaves")
+
+
 def _fits(module: ServerModule) -> bool:
     values = getattr(module, "CONSTANTS", {})
     names = getattr(module, "HISTORY_NAME", ""), getattr(module, "FORKS_NAME", "")
     return (
         CONSTANTS.items() <= values.items()
         and names == (history_dir.NAME.decode(), forks_dir.NAME.decode())
-        and hasattr(module, "sound_leaves")
+        and all(hasattr(module, name) for name in _LENT)
     )
 
 

@@ -20,7 +20,6 @@
 #define INLINE_DIGEST 8
 #define REFERENCE_TAG 'B'
 #define KEY_SIZE 16
-#define OVERFLOW 4
 
 /* The record of a block that is in the store. */
 typedef struct __attribute__((packed)) {

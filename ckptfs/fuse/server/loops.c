@@ -1,6 +1,6 @@
-/* What is done for very many entries before there is a mount: which entries of a directory are as
- * the ledger has them, what a small file contains (`sync/lower.py`), and the keys of a page of
- * LMDB's file (`store/pages.py`).
+/* What is done for very many entries at once: which entries of a directory are as the ledger has
+ * them, what a small file contains (`sync/lower.py`), and the keys of a page of LMDB's file
+ * (`store/pages.py`).
  *
  * All of it only takes what is in order. Everything else is left to Python, which looks for itself;
  * it does the same alone where this was not compiled. */

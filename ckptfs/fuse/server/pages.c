@@ -25,7 +25,6 @@
 #define META_AT 16
 #define MAGIC 0xBEEFC0DEu
 #define VERSION 1
-#define OVERFLOW 4
 /* As much as LMDB maps. */
 #define MAP_SIZE ((size_t)1 << 40)
 

@@ -13,6 +13,7 @@
 #define PAGE 4096
 #define BRANCH 1
 #define LEAF 2
+#define OVERFLOW 4
 #define BIG_DATA 1
 #define NO_PAGE UINT64_MAX
 #define DEPTH_MAX 32
