@@ -14,18 +14,20 @@
  */
 
 #include "server.h"
+#include "sparse.h"
 
 #define KNOWN_SIZE (1 << 16)
+#define KNOWN_BYTES (KNOWN_SIZE * sizeof(uint64_t))
 
 int dentries_init(DentryTable *table)
 {
-    table->known = (HashSet){calloc(KNOWN_SIZE, sizeof(uint64_t)), KNOWN_SIZE, 0};
+    table->known = (HashSet){sparse_new(KNOWN_BYTES), KNOWN_SIZE, 0};
     return table->known.slots != NULL;
 }
 
 void dentries_free(DentryTable *table)
 {
-    free(table->known.slots);
+    sparse_free(table->known.slots, KNOWN_BYTES);
     Py_CLEAR(table->version);
     *table = (DentryTable){0};
 }

@@ -19,11 +19,13 @@
  */
 
 #include "server.h"
+#include "sparse.h"
 
 #define BLOCK_BITS 6
 #define BLOCK_INODES (1 << BLOCK_BITS)
 #define SLOTS_LEAST 64
 #define CACHE_SIZE (1 << 14)
+#define CACHE_BYTES (CACHE_SIZE * sizeof(CachedAttributes))
 
 struct InodeBlock {
     uint64_t number;
@@ -35,7 +37,7 @@ struct InodeBlock {
 
 int inodes_init(InodeTable *table)
 {
-    table->cache = calloc(CACHE_SIZE, sizeof *table->cache);
+    table->cache = sparse_new(CACHE_BYTES);
     return table->cache != NULL;
 }
 
@@ -44,7 +46,7 @@ void inodes_free(InodeTable *table)
     for (size_t i = 0; i < table->size; i++)
         free(table->slots[i]);
     free(table->slots);
-    free(table->cache);
+    sparse_free(table->cache, CACHE_BYTES);
     *table = (InodeTable){0};
 }
 

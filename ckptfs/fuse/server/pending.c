@@ -24,6 +24,7 @@
  */
 
 #include "server.h"
+#include "sparse.h"
 
 /* -- what is pending --------------------------------------------------------------------------- */
 
@@ -73,7 +74,7 @@ void pending_free(WriteBehind *pending)
         Py_CLEAR(pending->items[i].record);
         free(pending->items[i].data);
     }
-    free(pending);
+    sparse_free(pending, sizeof *pending);
 }
 
 /* -- the flush --------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
  */
 
 #include "server.h"
+#include "sparse.h"
 
 #include "loops.h"
 
@@ -449,7 +450,7 @@ static PyObject *server_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     waits_init(&server->waits);
     server->buffer = new_buffer();
     server->snapshot.block = malloc(SNAPSHOT_BLOCK_MAX);
-    server->pending = calloc(1, sizeof *server->pending);
+    server->pending = sparse_new(sizeof *server->pending);
     if (!companions_init(server) || !server->buffer || !server->snapshot.block || !server->pending ||
         !inodes_init(&server->inodes) || !dentries_init(&server->dentries)) {
         Py_DECREF(server);
