@@ -36,6 +36,7 @@ from ckptfs.history.retention import (
     Verdicts,
     candidates,
     credible,
+    excess_bytes,
     has_credible_times,
     is_short,
     judge,
@@ -240,10 +241,12 @@ def _judging_what_is(
 
 
 def _known(fs: Filesystem, policy: RetentionPolicy) -> tuple[object, ...]:
-    """What changes with every checkpoint and fork that comes, goes or is described anew, and with
-    the space that there is."""
+    """What changes with every checkpoint and fork that comes, goes or is described anew, and where
+    about half of the space that was short is there again, or twice as much is short."""
     store = fs.store
-    return revision(store), frozenset(store.heads), is_short(_figures(store, 0), policy)
+    excess = excess_bytes(_figures(store, 0), policy)
+    size = (excess >> 20).bit_length() if excess else -1
+    return revision(store), frozenset(store.heads), size
 
 
 def _hide(fs: Filesystem, policy: RetentionPolicy, verdicts: Verdicts) -> Outcome:

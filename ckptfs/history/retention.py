@@ -164,9 +164,17 @@ judge = _in_one_step(judging)
 
 def is_short(figures: Figures, policy: RetentionPolicy) -> bool:
     """Whether a limit of bytes is exceeded."""
-    wanted = policy.min_free.of(figures.disk_bytes)
-    is_large = 0 < policy.max_bytes < figures.store_bytes
-    return is_large or (figures.free_bytes is not None and figures.free_bytes < wanted)
+    return excess_bytes(figures, policy) > 0
+
+
+def excess_bytes(figures: Figures, policy: RetentionPolicy) -> int:
+    """By how much the limits of bytes are exceeded."""
+    lacking = too_many = 0
+    if figures.free_bytes is not None:
+        lacking = policy.min_free.of(figures.disk_bytes) - figures.free_bytes
+    if policy.max_bytes > 0:
+        too_many = figures.store_bytes - policy.max_bytes
+    return max(lacking, too_many, 0)
 
 
 def candidates(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import os
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -330,6 +331,25 @@ def test_nothing_expires_by_settings_that_changed_while_history_was_weighed(work
     steps = expiry.expiring(work.fs, HEAVY, holds=lambda: False)
     assert interrupts.at_once(steps) == expiry.Outcome([], None)
     assert checkpoints(work.store) == before
+
+
+@pytest.mark.parametrize("freed, gone", [(0, 2), (2_900_000, 1)])
+def test_no_more_goes_than_the_disk_lacks_at_the_end(work: Edits, freed: int, gone: int) -> None:
+    """While history is weighed somebody makes space on the disk."""
+    for turn in range(7):
+        for number in range(MANY):
+            work.put(f"{number}", os.urandom(2_000_000 // MANY))
+        seal(work.fs, "auto", f"{turn}", work.fs.clock())
+        work.fs.clock.now_ns += 1_000_000_000  # type: ignore[attr-defined]
+    free, policy = [0], RetentionPolicy(min_free=MinFree(3_000_000, None), keep_all_ns=0)
+    work.store.spare_bytes = lambda: free[0]
+    before = len(checkpoints(work.store))
+
+    def free_some() -> None:
+        free[0] = freed
+
+    weigh_in_steps(work, policy, free_some)
+    assert before - len(checkpoints(work.store)) == gone
 
 
 def test_pruning_gives_way_while_history_is_weighed(work: Edits) -> None:
