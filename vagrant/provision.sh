@@ -316,9 +316,15 @@ install_unlocked() {
     tests) what="${root}[dev]" ;;
     deep) what="${root}[dev,fuzz]" ;;
     esac
-    rm -f "$root"/ckptfs/fuse/server/_server.*.so
-    pip_install --editable "$what" || die "Cannot install ckptfs into .venv: pip's reason stands above." \
-        "If it could not reach a package index, check the network or pip's configuration. Then run make again."
+    old=$venv/old-server # it must not pass for the new one, and comes back if there is none
+    rm -rf "$old" && mkdir "$old"
+    mv "$root"/ckptfs/fuse/server/_server.*.so "$old" 2>/dev/null || true
+    pip_install --editable "$what" || {
+        mv "$old"/* "$root/ckptfs/fuse/server" 2>/dev/null || true
+        die "Cannot install ckptfs into .venv: pip's reason stands above." \
+            "If it could not reach a package index, check the network or pip's configuration. Then run make again."
+    }
+    rm -rf "$old"
 }
 
 build_venv() {
