@@ -4,8 +4,8 @@ no more than with few."""
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 import os
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from itertools import islice

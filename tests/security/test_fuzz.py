@@ -181,27 +181,33 @@ def _garbage(store: Store, table: str, key: bytes, value: bytes) -> None:
 def _spoil_and_mend(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory(dir=_MEMORY) as base:
         store = Store.create(Path(base) / "store")
-        fs = Filesystem(store, Ticks())
-        mkdir(fs, b"dir")
-        put(fs, b"dir/file", os.urandom(BLOCK_SIZE + 5))
-        put(fs, b"small", b"x")
-        fs.link(fs.head, find(fs, fs.head, b"small").ino, 1, b"link")
-        history.seal(fs, "manual", "", 0)
-        put(fs, b"text", b"many lines\n" * 900)
-        history.seal(fs, "manual", "", 0)
-        compression.compress(fs)
-        put(fs, b"new", b"y" * 3_000)
-        fs.flush()
-        for _ in range(data.draw(st.integers(1, 4))):
-            table = data.draw(st.sampled_from(TABLES + PLAIN))
-            raw = store._dbs[table.encode()]
-            known = [bytes(key) for key, _ in store._txn.cursor(raw)]
-            key = data.draw(st.binary(min_size=1, max_size=60) | st.sampled_from(known or [b"k"]))
-            _garbage(store, table, key, data.draw(st.binary(max_size=150)))
-        check(store)
-        assert make_consistent(store) == []
-        store.commit()
-        store.close()
+        try:
+            _fill(Filesystem(store, Ticks()))
+            for _ in range(data.draw(st.integers(1, 4))):
+                table = data.draw(st.sampled_from(TABLES + PLAIN))
+                raw = store._dbs[table.encode()]
+                known = [bytes(key) for key, _ in store._txn.cursor(raw)]
+                some = st.binary(min_size=1, max_size=60)
+                key = data.draw(some | st.sampled_from(known or [b"k"]))
+                _garbage(store, table, key, data.draw(st.binary(max_size=150)))
+            check(store)
+            assert make_consistent(store) == []
+            store.commit()
+        finally:
+            store.close(commit=False)
+
+
+def _fill(fs: Filesystem) -> None:
+    mkdir(fs, b"dir")
+    put(fs, b"dir/file", os.urandom(BLOCK_SIZE + 5))
+    put(fs, b"small", b"x")
+    fs.link(fs.head, find(fs, fs.head, b"small").ino, 1, b"link")
+    history.seal(fs, "manual", "", 0)
+    put(fs, b"text", b"many lines\n" * 900)
+    history.seal(fs, "manual", "", 0)
+    compression.compress(fs)
+    put(fs, b"new", b"y" * 3_000)
+    fs.flush()
 
 
 _MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

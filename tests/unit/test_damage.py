@@ -331,8 +331,7 @@ def test_numbers_that_were_given_out_are_not_given_out_again(memory: Path, name:
     fs.commit()
     store._meta.put(name, fmt.pack_number(1))
     store._txn.commit()
-    store._env.close()
-    store._directory.close()
+    store.close(commit=False)
     with pytest.raises(StoreCorrupt, match="numbers"):
         Store.open(memory / "store")
 
