@@ -219,7 +219,7 @@ class Shutdown:
         """Notice an unmount from outside: the directory is in sight, so it must become current now,
         even if programs still have files of the workspace open."""
         with _MountTable() as table:
-            while self.covers:
+            while await self._covers_still():
                 await _in_thread(table.wait)
         if self._unmounting:
             return
@@ -230,6 +230,15 @@ class Shutdown:
                 self._write_back(None)
             except WriteBackIncomplete as error:
                 log.warning("%s", error)  # the end tries again
+
+    async def _covers_still(self) -> bool:
+        while True:
+            try:
+                return self.covers
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+            await trio.sleep(_LOOK_AGAIN)  # there is no descriptor to spare for a look
 
 
 class _Patience:

@@ -9,6 +9,7 @@ here.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 import threading
@@ -746,9 +747,13 @@ class Store:
 
     def trim(self) -> None:
         """Keep the mapped file from counting as memory in use (ckptfs.store.memory_map)."""
-        if memory_map.resident_file_bytes() > _RESIDENT_MAX:
-            self._map.release()
-            self._readers.release()
+        try:
+            if memory_map.resident_file_bytes() > _RESIDENT_MAX:
+                self._map.release()
+                self._readers.release()
+        except OSError as error:  # without a descriptor to spare for a look it is done later
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
 
     def expect_records(self) -> None:
         """Called now and then while requests are served: most of them ask for records."""

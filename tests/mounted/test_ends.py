@@ -10,6 +10,7 @@ import errno
 import json
 import multiprocessing
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -589,6 +590,34 @@ def test_a_lazy_unmount_from_outside_is_written_back_at_once(place: Failing, ser
     wait_for_exit(place.pid)
     place.pid = None
     assert (place.path / "open").read_text() == "12"
+
+
+# -- a daemon that lacks something -----------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: changes the mount table")
+def test_a_daemon_without_a_descriptor_to_spare_goes_on(place: Failing) -> None:
+    """It can look neither at the mount table nor at its memory for a while."""
+    begin(place)
+    commit(place)
+    pid = place.pid or 0
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    beside = place.path.parent / "beside"
+    beside.mkdir()
+    place.state.write_text("newer")
+    for _ in range(6):  # as long as housekeeping waits, and more
+        taken = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+        lowest = next(number for number in range(1_000) if number not in taken)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest, before[1]))
+        subprocess.run(["mount", "--bind", beside, beside], check=True)
+        time.sleep(0.3)
+        subprocess.run(["umount", beside], check=True)
+        time.sleep(0.3)
+    assert place.state.read_text() == "newer"
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    succeed(place.cli("umount", place.path))
+    place.pid = None
+    assert place.state.read_text() == "newer"
 
 
 # -- a daemon that hangs ---------------------------------------------------------------------------
