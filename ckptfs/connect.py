@@ -356,11 +356,27 @@ def prepare_directory(
     ``keep_first``, the first checkpoint. ``exclude`` are patterns to keep out of history."""
     from ckptfs import config, locating
 
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            _meet(workspace, deadline, keep_first=keep_first, exclude=exclude)
+            break
+        except (StoreInUse, NotAStore) as error:
+            # Others may be making it just now; then it is there in a moment.
+            is_made = isinstance(error, StoreInUse) or has_store(workspace.store)
+            if time.monotonic() >= deadline or not is_made:
+                raise
+            time.sleep(_LOOK_AGAIN)
+    config.register(workspace, directory=locating.directory_id(str(workspace.path)))
+
+
+def _meet(
+    workspace: Workspace, deadline: float, *, keep_first: bool, exclude: Sequence[str]
+) -> None:
     if not has_store(workspace.store):
         with new_store(workspace.store) as fresh:
             fresh.meet(workspace.path, keep_first=keep_first, exclude=exclude)
-    else:
-        with open_workspace(workspace, patience=patience) as session:
-            if isinstance(session, LocalSession):  # or it was mounted just now
-                session.meet(workspace.path, keep_first=keep_first, exclude=exclude)
-    config.register(workspace, directory=locating.directory_id(str(workspace.path)))
+        return
+    with open_workspace(workspace, patience=deadline - time.monotonic()) as session:
+        if isinstance(session, LocalSession):  # or it was mounted just now
+            session.meet(workspace.path, keep_first=keep_first, exclude=exclude)

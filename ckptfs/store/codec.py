@@ -6,7 +6,7 @@ Pure functions between bytes. Blocks are written as they are, which costs a writ
 
 from __future__ import annotations
 
-import functools
+from _thread import _local
 from typing import TYPE_CHECKING
 
 from ckptfs import interrupts
@@ -37,18 +37,33 @@ class FrameError(Exception):
     """A frame that is damaged, or is not one."""
 
 
-@functools.cache
+class _Objects(_local):
+    """Of each thread its own: two that use one at the same time end the process."""
+
+    def __init__(self) -> None:
+        self.compressors: dict[int, zstandard.ZstdCompressor] = {}
+        self.decompressor: zstandard.ZstdDecompressor | None = None
+
+
+_objects = _Objects()
+
+
 def _compressor(level: int) -> zstandard.ZstdCompressor:
-    import zstandard
+    found = _objects.compressors.get(level)
+    if found is None:
+        import zstandard
 
-    return zstandard.ZstdCompressor(level=level)
+        found = _objects.compressors[level] = zstandard.ZstdCompressor(level=level)
+    return found
 
 
-@functools.cache
 def _decompressor() -> zstandard.ZstdDecompressor:
-    import zstandard
+    found = _objects.decompressor
+    if found is None:
+        import zstandard
 
-    return zstandard.ZstdDecompressor()
+        found = _objects.decompressor = zstandard.ZstdDecompressor()
+    return found
 
 
 def compress(data: bytes, level: int = LEVEL_QUICK) -> bytes | None:

@@ -9,7 +9,7 @@ import pytest
 from ckptfs import CheckpointService
 from ckptfs.control import protocol
 from ckptfs.control.client import Client
-from ckptfs.errors import CkptfsError, ControlError, ProtocolMismatch
+from ckptfs.errors import CkptfsError, ControlError, ProtocolMismatch, UsageError
 
 BAD = [
     ("no_such_thing", {}),
@@ -77,3 +77,11 @@ def test_a_request_of_fifty_megabytes_is_refused(mounted: CheckpointService) -> 
     with Client(mounted.workspace) as client, pytest.raises(ControlError, match="too long"):
         client.call("save", {"message": "x" * (50 << 20)})
     assert mounted.save("goes on", allow_empty=True).created
+
+
+@pytest.mark.parametrize("state", ["text", ["name"], object()])
+def test_state_that_is_no_mapping_is_refused(plain: CheckpointService, state: object) -> None:
+    before = len(plain.list())
+    with pytest.raises(UsageError, match="no mapping"):
+        plain.save(state=state)
+    assert len(plain.list()) == before

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ckptfs import CheckpointService
 from ckptfs.errors import DaemonGone, StoreInUse
+from tests.api.conftest import PLAIN
 from tests.support.mounting import ckptfs, succeed
 
 
@@ -70,3 +71,47 @@ def test_a_daemon_serves_a_hundred_callers_at_once(mounted: CheckpointService) -
     with ThreadPoolExecutor(100) as threads:
         made = list(threads.map(lambda n: mounted.save(str(n), allow_empty=True).id, range(100)))
     assert len(set(made)) == 100
+
+
+_TWO_AT_ONCE = """
+import random, threading
+from ckptfs.store import codec
+
+def work(seed):
+    source = random.Random(seed)
+    for _ in range(300):
+        size = source.choice((50, 700, 8_000))
+        data = b" ".join(b"%d" % source.randrange(10**6) for _ in range(size))
+        frame = codec.compress(data)
+        assert frame is None or codec.decompress(frame) == data
+
+threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_two_threads_with_workspaces_of_their_own_do_not_meet() -> None:
+    """What compresses and decompresses is each thread's own."""
+    words = [sys.executable, "-X", "faulthandler", "-W", "error", "-c", _TWO_AT_ONCE]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_several_may_be_the_first(tmp_path: Path) -> None:
+    """Each begins to make the workspace's store, and one of them does."""
+    directories = [tmp_path / f"work{number}" for number in range(6)]
+
+    def begin(directory: Path) -> str:
+        store = directory.with_suffix(".store")
+        with CheckpointService(directory, store, PLAIN) as service:
+            return service.save("first", allow_empty=True).id
+
+    with ThreadPoolExecutor(4) as threads:
+        for directory in directories:
+            directory.mkdir()
+            (directory / "file").write_text("content")
+            made = list(threads.map(begin, [directory] * 4, timeout=60))
+            assert len(set(made)) == 4

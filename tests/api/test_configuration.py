@@ -74,3 +74,10 @@ def test_what_is_excluded_is_in_no_checkpoint(work: Path, mount: bool) -> None:
 
 def test_checkpoints_by_themselves_can_be_turned_off(mounted: CheckpointService) -> None:
     assert mounted.status().daemon["options"]["auto"] == "off"
+
+
+@pytest.mark.parametrize("name", ["exclude_patterns", "on_restore"])
+def test_one_text_is_not_taken_for_a_list_of_letters(name: str) -> None:
+    """A pattern of one star would keep everything out of history."""
+    with pytest.raises(UsageError, match=f"Cannot take {name}"):
+        CheckpointConfig(**{name: "*.log"})
