@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem, filesystems
-from ckptfs.history import removal
+from ckptfs.history import merge, removal
 from ckptfs.history.checkpoints import (
     FORK,
     LOST,
@@ -164,6 +164,7 @@ def _held(fs: Filesystem, now_ns: int) -> dict[int, str]:
     found: dict[int, str] = {}
     if not store.metadata.number(NEXT_FORK, 0):
         return found
+    lines = set(store.heads)
     for epoch in store.forks.bases:
         if (base := of_epoch(store, epoch)) is not None:
             found[base.id] = "a fork stands on it"
@@ -172,6 +173,10 @@ def _held(fs: Filesystem, now_ns: int) -> dict[int, str]:
         for item in credible(checkpoints(store), now_ns):
             if item.id in last_states and item.time_ns >= now_ns - _DELETED_FORK_NS:
                 found[item.id] = "the last state of a deleted fork"
+                lines.add(item.fork)
+    for epoch in merge.bases(store, lines):
+        if (base := of_epoch(store, epoch)) is not None:
+            found[base.id] = "a later merge counts from it"
     return found
 
 

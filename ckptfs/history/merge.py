@@ -9,14 +9,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import xxhash
 
 from ckptfs.fs import Filesystem
-from ckptfs.history.checkpoints import FORK, Cause, Checkpoint, seal, view_or_empty
+from ckptfs.history.checkpoints import (
+    FORK,
+    Cause,
+    Checkpoint,
+    of_epoch,
+    seal,
+    view_or_empty,
+)
 from ckptfs.history.diff.changed import Changed
 from ckptfs.history.forks import filesystem_of
 from ckptfs.history.merge_plan import Decide, Planner
@@ -124,9 +131,25 @@ def hand_over(store: Store, epoch: Epoch, children: Iterable[Epoch]) -> None:
         store.metadata.delete(_key(epoch))
 
 
-def bases(store: Store) -> set[Epoch]:
-    """The epochs that later merges count from."""
-    return {epoch for found in _all_merged(store).values() for epoch in found}
+def bases(store: Store, lines: Collection[int]) -> set[Epoch]:
+    """The epochs that later merges of these lines with each other count from: of what each has of
+    each other one the newest."""
+    found: dict[tuple[int, int], Epoch] = {}
+    for epoch, merged in _all_merged(store).items():
+        into = _line_of(store, epoch)
+        for theirs in merged:
+            of = _line_of(store, theirs)
+            if into in lines and of in lines:
+                found[into, of] = max(found.get((into, of), NO_EPOCH), theirs)
+    return set(found.values())
+
+
+def _line_of(store: Store, epoch: Epoch) -> int:
+    """The line that an epoch is of; -1 if it is gone."""
+    checkpoint = of_epoch(store, epoch)
+    if checkpoint is not None:
+        return checkpoint.fork
+    return next((line for line, head in store.heads.items() if head.epoch == epoch), -1)
 
 
 def _key(epoch: Epoch) -> bytes:

@@ -18,7 +18,7 @@ from ckptfs.errors import (
     UsageError,
 )
 from ckptfs.fs import Filesystem
-from ckptfs.history import excluded, expiry, forks, packing, removal, tasks
+from ckptfs.history import excluded, expiry, forks, merge, packing, removal, tasks
 from ckptfs.history.references import resolve, resolve_checkpoint, set_tag
 from ckptfs.history.retention import RetentionPolicy
 from ckptfs.model import BLOCK_SIZE, MAIN_LINE
@@ -691,3 +691,32 @@ def test_a_repair_keeps_what_forks_keep_out_of_history(excluding: Edits, tmp_pat
     excluding.fs = Filesystem(Store.open(tmp_path / "store"), excluding.fs.clock)
     excluding.store = excluding.fs.store
     assert read(opened(excluding.fs, idea.fs.line), "out/deep/small") == b"idea"
+
+
+def test_the_state_that_merges_count_from_stays(work: Edits) -> None:
+    """Else the next one would take what only one side changed for a conflict."""
+    idea = fork(work, "idea")
+    work.put("m", b"first")
+    perform(Service(idea.fs), "merge", {"source": "main"})
+    work.put("m", b"second")
+    idea.put("i", b"of the fork")
+    for number in range(5):
+        for line in (work, idea):
+            line.put("other", b"%d" % number)
+            history.seal(line.fs, "auto", "", line.fs.clock())
+    none = {"keep_all_ns": 0, "hourly_ns": 0, "daily_ns": 0, "moments_max": 0}
+    policy = RetentionPolicy(max_checkpoints=1, **none)
+    expiry.prune(work.fs, policy)
+    found = perform(Service(work.fs), "merge", {"source": "idea", "resolution": "theirs"})
+    assert found["conflicts"] == []
+    assert files(work)["m"] == b"second" and files(work)["i"] == b"of the fork"
+
+
+def test_of_what_was_merged_again_and_again_the_newest_stays(work: Edits) -> None:
+    idea = fork(work, "idea")
+    for number in range(4):
+        work.put("m", b"%d" % number)
+        perform(Service(idea.fs), "merge", {"source": "main"})
+    assert len(merge.bases(work.store, {MAIN_LINE, idea.fs.line})) == 1
+    forks.delete(work.fs, "idea")
+    assert merge.bases(work.store, {MAIN_LINE}) == set()
