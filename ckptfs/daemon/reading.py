@@ -39,6 +39,8 @@ _MOVED_MAX = 4
 _PLANS_MAX = 2
 #: How often to look whether the client is still there, in seconds.
 _LOOK_S = 0.05
+#: How long a verb that reads lets a copy of the data file go before, in seconds.
+_COPY_S = 2.0
 #: How long to wait for a process that was killed.
 _END_MS = 1_000
 
@@ -125,6 +127,7 @@ class Readers:
         before: int | None = None,
     ) -> bytes:
         async with _turn(limiter, client):
+            await self._let_copy_pass(client)
             self._store.commit()
             with self._store.hold_snapshot():
                 begun = _process(request.op, self._store.directory_fd)
@@ -147,6 +150,15 @@ class Readers:
             return line
         answer = decode_answer(line)
         raise answer.error or ReaderEnded(request.op, "gave no answer")
+
+    async def _let_copy_pass(self, client: Client) -> None:
+        """If readers follow readers, no copy of the data file can take its place: one that waits
+        goes before the next of them, unless one that reads already takes long."""
+        until = trio.current_time() + _COPY_S
+        while self._store.awaits_readers and trio.current_time() < until:
+            if client.has_gone():
+                raise Interrupted
+            await trio.sleep(_LOOK_S)
 
 
 @asynccontextmanager

@@ -113,6 +113,8 @@ class Copy:
         self.hold = contextlib.ExitStack()
         self._is_closed = False
         self.is_copied = self.is_synced = False
+        #: Whether those who read the old file were in the way.
+        self.waits_for_readers = False
         #: Whether records were brought over: its free pages have what they replaced.
         self.is_changed = False
         self.done = self.total = 0
@@ -344,6 +346,7 @@ def _catch_up(store: Store, copy: Copy, until: float) -> Iterator[float]:
         while store.is_read:
             if time.monotonic() >= until:
                 raise errors.StoreBusy(store.path, _STILL_READ)
+            copy.waits_for_readers = True
             yield _READ_S
             _require_usable(store, copy)
         # What waits in buffers would be left for the last step, too.

@@ -690,6 +690,12 @@ class Store:
         return self._copy is not None
 
     @property
+    def awaits_readers(self) -> bool:
+        """Whether a copy of the data file had to wait for those who read it: others should let it
+        come to its end first."""
+        return self._copy is not None and self._copy.waits_for_readers
+
+    @property
     def is_fresh(self) -> bool:
         """Whether the data file has nothing but what is there: it was copied, and nothing was
         committed since the copying began."""
