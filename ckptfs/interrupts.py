@@ -183,11 +183,14 @@ def resume(steps: Steps[T], gone: Callable[[], bool] | None = None) -> Ended[T] 
 
 
 def finish(steps: Steps[T]) -> T:
-    """Run a verb to its end, unless the client goes; its result."""
+    """Run a verb to its end, unless the client goes, or it only reads and has no time left; its
+    result."""
     watched = _state.gone is not None
     _state.look_at = 0.0  # a verb that only waited for its turn ends at its first yield
-    with closing(steps), sliced(_is_time_to_look if watched else None):
+    with closing(steps), sliced(_is_time_to_pause if watched else None):
         while not isinstance(ended := resume(steps, _has_gone if watched else None), Ended):
+            if _state.where == _ANYWHERE and time.monotonic() >= _state.until:
+                raise OverBudget
             time.sleep(ended)
     result: T = ended.result
     return result
@@ -217,6 +220,10 @@ def unstopped(steps: Steps[T]) -> Steps[T]:
 
 def _is_time_to_look() -> bool:
     return time.monotonic() >= _state.look_at
+
+
+def _is_time_to_pause() -> bool:
+    return time.monotonic() >= min(_state.look_at, _state.until)
 
 
 def _has_gone() -> bool:

@@ -304,15 +304,18 @@ def compact(args: Namespace) -> int:
 # -- purge -----------------------------------------------------------------------------------------
 
 
+_ELSEWHERE = "The store still has the same bytes in these files, which {} not purged:"
+
+
 def purge(args: Namespace) -> int:
     workspace = find_workspace(args)
     paths = [path_below_root(path, workspace, "purge") for path in args.paths]
     with open_workspace(workspace) as session:
-        plan = session.call("purge", {"paths": paths, "dry_run": True})
-        if args.dry_run:
-            output.result(plan, _plan_text(plan), as_json=args.json)
-            return 0
-        if not args.force:
+        if args.dry_run or not args.force:
+            plan = session.call("purge", {"paths": paths, "dry_run": True})
+            if args.dry_run:
+                output.result(plan, _plan_text(plan), as_json=args.json)
+                return 0
             output.confirm(_plan_text(plan), _QUESTION, "purged")
         with progress("Purging") as show:
             record = session.call("purge", {"paths": paths}, on_progress=show)
@@ -333,7 +336,7 @@ def _purged_text(record: JsonObject) -> str:
 def _left_over(record: JsonObject, daemon: Daemon | None) -> Iterator[str]:
     """Where a purged secret may still be."""
     if record["elsewhere"]:
-        yield "The store still has the same bytes in these files, which were not purged:"
+        yield _ELSEWHERE.format("were")
         yield from output.some_paths(record["elsewhere"], _NAMED)
     if daemon is not None:
         until = "until `ckptfs umount`" if daemon.options.get("write_back", True) else "for good"
@@ -348,4 +351,7 @@ def _plan_text(plan: JsonObject) -> str:
     for key, where in (("live_paths", "the workspace"), ("past_paths", "checkpoints")):
         if plan[key]:
             lines += [f"To be removed from {where}:", *output.some_paths(plan[key], _NAMED)]
-    return "\n".join(lines) or "To be removed: files that have no name any more."
+    lines = lines or ["To be removed: files that have no name any more."]
+    if plan["elsewhere"]:
+        lines += [_ELSEWHERE.format("are"), *output.some_paths(plan["elsewhere"], _NAMED)]
+    return "\n".join(lines)

@@ -84,6 +84,23 @@ def _owe(store: Store, paths: Iterable[bytes]) -> None:
     store.metadata.put(_NOTE, json.dumps([os.fsdecode(path) for path in paths]).encode())
 
 
+def copies(fs: Filesystem, doomed: Doomed) -> Steps[list[bytes]]:
+    """Paths of other files that hold some of the bytes: a purge leaves them."""
+    fs.flush()
+    store, pieces = fs.store, set[bytes]()
+    for ino in doomed.inodes:
+        for _, inode in inode_versions(store, ino):
+            content = unpack_inode(ino, inode).content if inode else NO_CONTENT
+            if content == NO_CONTENT:
+                continue
+            for _, _, record in store.blockmap.versions(pack_u64(content)):
+                if interrupts.is_due():
+                    yield from pause(store)
+                if record:
+                    pieces.add(_name(store, record))
+    return (yield from _elsewhere(store, pieces, besides=doomed.inodes))
+
+
 # -- removing --------------------------------------------------------------------------------------
 
 
@@ -494,10 +511,13 @@ def _forget(fs: Filesystem, ino: Ino) -> None:
     fs.forgotten.discard(ino)
 
 
-def _elsewhere(store: Store, pieces: set[bytes]) -> Steps[list[bytes]]:
-    """Paths of files that still hold one of the pieces: the same block or the same inline bytes."""
+def _elsewhere(
+    store: Store, pieces: set[bytes], besides: Collection[Ino] = ()
+) -> Steps[list[bytes]]:
+    """Paths of files that still hold one of the pieces, besides some: the same block or the same
+    inline bytes."""
     contents: set[bytes] = set()
-    for entity, _, record in store.blockmap.versions(b""):
+    for entity, _, record in store.blockmap.versions(b"") if pieces else ():
         if interrupts.is_due():
             yield from pause(store)
         if record and _name(store, record) in pieces:
@@ -507,7 +527,9 @@ def _elsewhere(store: Store, pieces: set[bytes]) -> Steps[list[bytes]]:
         if interrupts.is_due():
             yield from pause(store)
         ino, epoch = Ino(unpack_u64(entity)), epoch_of(suffix)
-        if record and pack_u64(unpack_inode(ino, record).content) in contents:
+        if not record or ino in besides:
+            continue
+        if pack_u64(unpack_inode(ino, record).content) in contents:
             found.update(_paths(store, epoch, ino))
     return sorted(found)
 

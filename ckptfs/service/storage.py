@@ -269,7 +269,9 @@ def do_compact(call: Call) -> Steps[JsonObject]:
 def do_purge(call: Call, paths: list[bytes], dry_run: bool) -> Steps[JsonObject]:
     if dry_run:
         doomed = yield from _planning_purge(call.service, paths)
-        return {**wire.doomed(doomed), "dry_run": True, "elsewhere": []}
+        left = yield from purging.copies(call.service.fs, doomed)
+        elsewhere = wire.names(left[: wire.NAMED_MAX])
+        return {**wire.doomed(doomed), "dry_run": True, "elsewhere": elsewhere}
     on_progress = call.on_progress
 
     def watch(done: int, total: int) -> None:

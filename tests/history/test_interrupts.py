@@ -209,3 +209,12 @@ def test_ctrl_c_on_a_store_of_our_own_leaves_what_was_committed(tmp_path: Path) 
     with open_store(path) as session:
         assert session.call("check", {"deep": True})["problems"] == []
         assert session.call("figures")["inodes"] == 1
+
+
+def test_what_only_reads_in_steps_has_a_limit_too(work: Edits) -> None:
+    """As a dry run of a purge, which others would wait for."""
+    service = _fill(work)
+    with interrupts.watching(lambda: False), interrupts.limited(0):
+        with pytest.raises(interrupts.OverBudget):
+            perform(service, "purge", {"paths": ["d1"], "dry_run": True})
+    assert check(work.store) == []

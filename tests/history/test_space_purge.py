@@ -17,6 +17,7 @@ from ckptfs.history import Changed, checkpoints, compression, purge, removal, re
 from ckptfs.history.upkeep import Worker
 from ckptfs.model import BLOCK_SIZE, ROOT_INO, Ino
 from ckptfs.service import Service
+from ckptfs.service.service import perform
 from ckptfs.store import check
 from tests.direct import Node, crashed, shown
 from tests.history.edits import Edits, edits
@@ -429,3 +430,20 @@ def test_a_pack_that_was_being_made_does_not_bring_bytes_back(work: Edits) -> No
     blocks = work.store.blocks
     assert not any(SECRET in bytes(blocks.read(base)) for _, base in blocks.bases())
     assert check(work.store) == []
+
+
+def test_a_dry_run_names_the_copies_that_would_be_left(work: Edits) -> None:
+    for name, data in ((".env", b"secret"), ("copy", b"secret"), ("large", b"l" * 100_000)):
+        work.put(name, data)
+    work.save()
+    work.put("large copy", b"l" * 100_000)
+    work.put(".env", b"another secret")
+
+    def asked(*paths: str) -> list[str]:
+        record = perform(Service(work.fs), "purge", {"paths": [*paths], "dry_run": True})
+        left: list[str] = record["elsewhere"]
+        return left
+
+    assert asked(".env") == ["copy"]
+    assert asked("large") == ["large copy"]
+    assert asked(".env", "copy", "large", "large copy") == []
