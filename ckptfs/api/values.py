@@ -61,6 +61,12 @@ class CheckpointConfig:
                 f"Cannot keep {self.max_checkpoints} checkpoints: max_checkpoints counts from 1.",
                 hint="None sets no limit.",
             )
+        for name in ("exclude_patterns", "on_restore"):
+            if isinstance(getattr(self, name), str | bytes):
+                raise UsageError(
+                    f"Cannot take {name}: it is one text, where a list of texts belongs.",
+                    hint=f"{name}=[{getattr(self, name)!r}]",
+                )
 
     @property
     def limit(self) -> int | None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,12 @@ from ckptfs.config import Workspace
 from ckptfs.connect import Session, open_workspace
 from ckptfs.errors import CheckpointUnknown, CkptfsError, MergeConflict, UsageError
 
+#: What may be answered; anything else is asked again. The end of the input leaves it.
+_ANSWERS = {
+    **dict.fromkeys(("t", "take"), "take"),
+    **dict.fromkeys(("l", "look"), "look"),
+    **dict.fromkeys(("n", "no", "leave", "\n", ""), "drop"),
+}
 #: How many paths are named before they are only counted.
 _NAMED = 10
 #: The exit code by which a command says that it cannot be run on this state.
@@ -184,12 +191,26 @@ def _decide(args: Namespace, workspace: Workspace, record: JsonObject) -> str:
     output.note("\n".join(_change_lines(record)))
     tree = workspace.path / ".checkpoints" / str(record["checkpoint"])
     while True:
-        output.note("Take it [t], look at it [l], or leave it [n]? ")
-        answer = sys.stdin.readline().strip().lower()[:1]
-        if answer != "l":
-            return "take" if answer == "t" else "drop"
-        output.note("A shell in what it left, to look at; `exit` comes back to the question.")
+        answer = _asked("Take it [t], look at it [l], or leave it [n]? ")
+        if answer != "look":
+            return answer
+        output.note(
+            "A shell in what it left, to look at; `exit` comes back to the question. ckptfs "
+            "commands in it are about the workspace."
+        )
         subprocess.run([os.environ.get("SHELL") or "sh"], cwd=tree, check=False)
+
+
+def _asked(question: str) -> str:
+    """What is answered now, not what was typed while the command ran."""
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    while True:
+        output.note(question)
+        line = sys.stdin.readline()
+        answer = _ANSWERS.get(line.strip().lower() or line)
+        if answer is not None:
+            return answer
 
 
 def _take(workspace: Workspace, record: JsonObject, words: Sequence[str]) -> JsonObject:
@@ -290,11 +311,22 @@ def race(args: Namespace) -> int:
     taken = best if args.take == "best" and best["exit_code"] == 0 else None
     if taken is not None:
         taken |= _take(workspace, taken, args.words)
-    record = {"attempts": results, "taken": taken["attempt"] if taken else None, "logs": str(logs)}
+    kept = _removed_if_empty(logs, results)
+    record = {"attempts": results, "taken": taken["attempt"] if taken else None, "logs": kept}
     output.result(record, _race_text(results, record), as_json=args.json)
     if taken is not None and taken["conflicts"]:
         return MergeConflict.exit_code
     return int(best["exit_code"])
+
+
+def _removed_if_empty(logs: Path, results: Sequence[JsonObject]) -> str:
+    """Where the output of the attempts is; nowhere if there was none."""
+    if any(log.stat().st_size for log in logs.iterdir()):
+        return str(logs)
+    shutil.rmtree(logs)
+    for each in results:
+        each["log"] = ""
+    return ""
 
 
 def _end_quietly(workspace: Workspace, scratch: Scratch) -> None:
@@ -373,7 +405,8 @@ def _race_text(results: list[JsonObject], record: JsonObject) -> str:
     if record["taken"]:
         lines.append(f"Merged attempt {record['taken']}. `ckptfs undo` takes it back.")
     numbers = [each["checkpoint"] for each in results]
-    lines.append(f"{_days(numbers)}; output is in {record['logs']}.")
+    output_is = f"output is in {record['logs']}" if record["logs"] else "there was no output"
+    lines.append(f"{_days(numbers)}; {output_is}.")
     return "\n".join(lines)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from ckptfs.config import Workspace
 from ckptfs.control import runtime
 from ckptfs.control.client import Client, Session
-from ckptfs.errors import CkptfsError, StateInvalid
+from ckptfs.errors import CkptfsError, StateInvalid, UsageError
 from ckptfs.service.arguments import SIZE_MAX, JsonObject, encode, new_name, require_name, sweep
 from ckptfs.textdiff import TEXT_MAX, PatchFile, git_mode, is_shown, quoted, render
 
@@ -42,6 +42,11 @@ _PIECE_SENT = 128 << 10
 @contextmanager
 def staged(workspace: Workspace, state: Mapping[str, Any]) -> Iterator[list[JsonObject]]:
     """Stage documents where the store's holder can read them; what to send to `save`."""
+    if not isinstance(state, Mapping):
+        raise UsageError(
+            f"Cannot keep {state!r} as state: it is no mapping. Nothing was saved.",
+            hint="By name, what the document holds: state={'name': ...}",
+        )
     records: list[JsonObject] = []
     with _stage_of(workspace) if state else nullcontext(_nowhere) as stage:
         for name, value in state.items():

@@ -67,7 +67,8 @@ _GONE_PATIENCE = 10.0
 
 CAP_SYS_ADMIN = 21
 
-_HINT_RO = "Use a directory that you own, or mount it read-only with `-o ro`."
+_HINT_WRITE = "Use one that you may write to (chmod u+w, if it is yours)."
+_HINT_RO = "Use one that you may write to, or mount it read-only with `-o ro`."
 
 
 class MountRequest(NamedTuple):
@@ -329,7 +330,7 @@ def check_store(store: Path) -> None:
         if not nearest.is_dir():
             raise NotAStore(store, f"{nearest} is not a directory")
         if not os.access(nearest, os.W_OK | os.X_OK):
-            raise StoreReadOnly(store)
+            raise StoreReadOnly(store, nearest)
         return
     if not store.is_dir():
         raise NotAStore(store, "it is not a directory")
@@ -393,7 +394,9 @@ def check_directory(plan: Plan, reached_by: str | None = None) -> None:
     if not os.access(where, os.R_OK | os.X_OK):
         raise NoPermission(path, "you may not read it")
     if not plan.read_only and not os.access(where, os.W_OK):
-        raise NoPermission(path, "you may not write to it", hint=_HINT_RO)
+        # Without root a directory must be writable, whatever the mount is to be.
+        hint = _HINT_RO if os.geteuid() == 0 else _HINT_WRITE
+        raise NoPermission(path, "you may not write to it", hint=hint)
     if plan.source is not None and os.listdir(where):
         raise MountpointNotEmpty(path)
 

@@ -97,13 +97,17 @@ class StoreUnreadable(StoreError):
 
 
 class StoreReadOnly(StoreError):
+    """``above`` is the directory in which it cannot be made, if it is not there yet."""
+
     kind = "store-read-only"
     exit_code = 15
 
-    def __init__(self, path: AnyPath) -> None:
+    def __init__(self, path: AnyPath, above: AnyPath | None = None) -> None:
+        why = "it is read-only" if above is None else f"{show(above)} may not be written to"
+        hint = "Check its permissions and whether its file system is mounted read-only."
         super().__init__(
-            f"Cannot write to store {show(path)}: it is read-only. Nothing was changed.",
-            hint="Check its permissions and whether its file system is mounted read-only.",
+            f"Cannot write to store {show(path)}: {why}. Nothing was changed.",
+            hint=hint if above is None else "Name another place for it: --store DIR",
         )
 
 

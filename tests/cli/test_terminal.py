@@ -121,6 +121,22 @@ def test_looking_at_what_a_try_left_says_how_to_come_back(work: Workspace) -> No
 
 
 @needs_fuse
+def test_only_a_clear_answer_takes_what_a_try_left(work: Workspace) -> None:
+    with on_terminal("try", "-w", work.path, "--", "touch", "tried", env=work.env) as (
+        process,
+        screen,
+    ):
+        for answer in ("trash it", "tell me more", "later"):
+            screen.see("leave it [n]")
+            screen.type(answer)
+        screen.see("leave it [n]")
+        screen.type("take")
+        assert "merged" in screen.rest()
+        assert process.wait() == 0
+    assert (work.path / "tried").exists()
+
+
+@needs_fuse
 def test_a_list_has_colours_on_a_terminal_only(work: Workspace) -> None:
     with on_terminal("list", "-w", work.path, env=work.env) as (process, screen):
         assert "\x1b[33m    1\x1b[m" in screen.rest()
