@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: How many paths a question names before it only counts.
 _NAMED = 10
+#: How many of the newest checkpoints and moments are looked at for one that was gone past.
+_LOOKED_AT = 10
 
 
 def restore(args: Namespace) -> int:
@@ -143,7 +146,20 @@ def _perform(
     record["hooks_gone"] = sorted(gone)
     wanted = args.state_out or hook
     documents = _fetched(session, record) if wanted else {}
-    return _Done(record, _result_text(record, op, asked), documents, hook, gone_text(gone))
+    remarks = [*gone_text(gone), *(_passed(session, record) if "steps" in asked else ())]
+    return _Done(record, _result_text(record, op, asked), documents, hook, remarks)
+
+
+def _passed(session: Session, record: JsonObject) -> Iterator[str]:
+    """The newest moment that a rewind has gone past: what was there then is in no checkpoint."""
+    if not record["changed"] or record["before"] is None:
+        return
+    listed = session.call("list", {"limit": _LOOKED_AT, "moments": True})["checkpoints"]
+    span = range(record["checkpoint"] + 1, record["before"])
+    found = [each for each in listed if each["kind"] == "moment" and each["id"] in span]
+    if found:
+        number, message = found[-1]["id"], output.safe(found[-1]["message"])
+        yield f"Moment {number} ({message}) is newer: `ckptfs restore {number}`."
 
 
 def _finish(args: Namespace, workspace: Workspace, done: _Done) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from base64 import b64decode
@@ -175,3 +176,29 @@ def test_a_path_in_the_place_of_a_checkpoint_is_told_where_it_belongs(
     assert how.format(path) in done.stderr
     done = work.cli(verb, "nosuch", "-w", work.path)
     assert "is a path" not in done.stderr
+
+
+def test_a_rewind_names_the_moment_that_it_goes_past(workspace: Workspace) -> None:
+    """What one script makes, lets stand for a second and removes is in no checkpoint."""
+    workspace.mount()
+    ckptfs = f"{sys.executable} -m ckptfs"
+    script = f"""
+        cd {workspace.path}
+        echo saved > code
+        {ckptfs} save saved
+        echo precious > code
+        sleep 1.2
+        rm code
+        {ckptfs} rewind --force
+    """
+    done = subprocess.run(
+        ["bash", "-ec", script],
+        env={**os.environ, **workspace.env},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (workspace.path / "code").read_text() == "saved\n"
+    (number,) = re.findall(r"^Moment (\d+) \(.*\) is newer: `ckptfs restore \1`", done.stderr, re.M)
+    succeed(workspace.cli("restore", number, "--force", "-w", workspace.path))
+    assert (workspace.path / "code").read_text() == "precious\n"
