@@ -44,7 +44,7 @@ from ckptfs.history.retention import (
 )
 from ckptfs.history.space import Freed, holds_more, weigher
 from ckptfs.interrupts import Ended, Steps
-from ckptfs.model import MAIN_LINE
+from ckptfs.model import MAIN_LINE, Epoch
 from ckptfs.store import Store
 from ckptfs.store.metadata import NEXT_FORK
 
@@ -164,7 +164,7 @@ def _held(fs: Filesystem, now_ns: int) -> dict[int, str]:
     found: dict[int, str] = {}
     if not store.metadata.number(NEXT_FORK, 0):
         return found
-    lines = set(store.heads)
+    others = set[Epoch]()
     for epoch in store.forks.bases:
         if (base := of_epoch(store, epoch)) is not None:
             found[base.id] = "a fork stands on it"
@@ -173,8 +173,8 @@ def _held(fs: Filesystem, now_ns: int) -> dict[int, str]:
         for item in credible(checkpoints(store), now_ns):
             if item.id in last_states and item.time_ns >= now_ns - _DELETED_FORK_NS:
                 found[item.id] = "the last state of a deleted fork"
-                lines.add(item.fork)
-    for epoch in merge.bases(store, lines):
+                others.add(item.epoch)
+    for epoch in merge.bases(store, others):
         if (base := of_epoch(store, epoch)) is not None:
             found[base.id] = "a later merge counts from it"
     return found
@@ -276,13 +276,16 @@ def room_makers(
     those younger than ``keep_all``."""
     fs.flush()
     every, now_ns = checkpoints(fs.store), fs.clock()
-    moments = [item for item in every if item.is_moment and not spares(item)]
+    stay = _held(fs, now_ns)
+    moments = [
+        item for item in every if item.is_moment and item.id not in stay and not spares(item)
+    ]
     verdicts = judge(
         every,
         policy,
         now_ns,
         undo=_steps_back(fs),
-        held=_held(fs, now_ns),
+        held=stay,
         lines=fs.store.heads.keys(),
     )
     held = next((item.id for item in reversed(every) if _keeps_a_loss(fs.store, item)), None)

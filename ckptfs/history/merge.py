@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +21,6 @@ from ckptfs.history.checkpoints import (
     FORK,
     Cause,
     Checkpoint,
-    of_epoch,
     seal,
     view_or_empty,
 )
@@ -31,7 +31,7 @@ from ckptfs.history.merge_steps import Carrier, MergePlan
 from ckptfs.history.restore import log_restore, or_roll_back, token_of
 from ckptfs.model import Epoch
 from ckptfs.store import Store, View
-from ckptfs.store.format import NO_EPOCH
+from ckptfs.store.format import NO_EPOCH, suffix_of
 from ckptfs.textmerge import Labels
 
 #: Facts of the store, by epoch: the epochs whose states were merged there, as JSON.
@@ -118,7 +118,8 @@ def _merged_in(store: Store, epoch: Epoch) -> list[int]:
 
 
 def _note_merged(store: Store, epoch: Epoch, theirs: Iterable[int]) -> None:
-    found = sorted({*_merged_in(store, epoch), *theirs})
+    there = (each for each in _merged_in(store, epoch) if each in store.epochs)
+    found = sorted({*there, *theirs})
     store.metadata.put(_key(epoch), json.dumps(found, separators=(",", ":")).encode())
 
 
@@ -131,25 +132,50 @@ def hand_over(store: Store, epoch: Epoch, children: Iterable[Epoch]) -> None:
         store.metadata.delete(_key(epoch))
 
 
-def bases(store: Store, lines: Collection[int]) -> set[Epoch]:
-    """The epochs that later merges of these lines with each other count from: of what each has of
-    each other one the newest."""
-    found: dict[tuple[int, int], Epoch] = {}
-    for epoch, merged in _all_merged(store).items():
-        into = _line_of(store, epoch)
-        for theirs in merged:
-            of = _line_of(store, theirs)
-            if into in lines and of in lines:
-                found[into, of] = max(found.get((into, of), NO_EPOCH), theirs)
-    return set(found.values())
+def bases(store: Store, others: Iterable[Epoch] = ()) -> set[Epoch]:
+    """The merged states that later merges count from: of each two lines, and of ``others``, the
+    newest that both have."""
+    origins = _MergedOrigins(store)
+    if not origins:
+        return set()
+    heads = (head.epoch for head in store.heads.values())
+    lines = Counter(map(origins.of, (*heads, *others)))
+    found, distinct = set[Epoch](), list(lines)
+    for number, ours in enumerate(distinct):
+        # Lines that come from the same states have all of those.
+        of_two = [ours & theirs for theirs in distinct[:number]] + [ours] * (lines[ours] > 1)
+        found.update(max(common) for common in of_two if common)
+    return found
 
 
-def _line_of(store: Store, epoch: Epoch) -> int:
-    """The line that an epoch is of; -1 if it is gone."""
-    checkpoint = of_epoch(store, epoch)
-    if checkpoint is not None:
-        return checkpoint.fork
-    return next((line for line, head in store.heads.items() if head.epoch == epoch), -1)
+class _MergedOrigins:
+    """Which of the states that were merged, and are there still, an epoch comes from."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._merged = {
+            suffix_of(epoch): [each for each in merged if each in store.epochs]
+            for epoch, merged in _all_merged(store).items()
+            if epoch in store.epochs
+        }
+        states = sorted({each for merged in self._merged.values() for each in merged})
+        self._states = [(suffix_of(each), each) for each in states]
+        self._known: dict[Epoch, frozenset[Epoch]] = {}
+        for each in states:  # one is older than where it was merged
+            self._known[each] = self.of(each)
+
+    def __bool__(self) -> bool:
+        return bool(self._states)
+
+    def of(self, epoch: Epoch) -> frozenset[Epoch]:
+        seen = self._store.view(epoch).bare.seen
+        found = {each for suffix, each in self._states if suffix in seen}
+        for suffix, merged in self._merged.items():
+            if suffix in seen:
+                for each in merged:
+                    found.add(each)
+                    found |= self._known.get(each, frozenset())
+        return frozenset(found)
 
 
 def _key(epoch: Epoch) -> bytes:

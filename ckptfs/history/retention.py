@@ -141,6 +141,7 @@ def judging(
     frees is an estimate, and may not have been enough.
     """
     verdicts = Verdicts(checkpoints, policy, now_ns, among)
+    verdicts.hold_moments(held)
     yield from verdicts.thin_moments(insight.weigh, insight.holds_more)
     verdicts.protect(undo, held, lines)
     verdicts.thin()
@@ -255,6 +256,13 @@ class Verdicts:
         """The same for those that expire: usually none among very many."""
         gone = (number for number, (keep, _) in self.found.items() if not keep)
         return [Decision(number, *self.found[number]) for number in sorted(gone, reverse=True)]
+
+    def hold_moments(self, held: Mapping[int, str]) -> None:
+        """These stay, and count against no limit."""
+        self.found.update(
+            (item.id, (True, held[item.id])) for item in self._moments if item.id in held
+        )
+        self._moments = [item for item in self._moments if item.id not in held]
 
     def thin_moments(
         self, weigh: Callable[[Checkpoint], Steps[int]], holds_more: Callable[[Checkpoint], bool]

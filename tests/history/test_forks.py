@@ -19,6 +19,7 @@ from ckptfs.errors import (
 )
 from ckptfs.fs import Filesystem
 from ckptfs.history import excluded, expiry, forks, merge, packing, removal, tasks
+from ckptfs.history.checkpoints import MOMENT
 from ckptfs.history.references import resolve, resolve_checkpoint, set_tag
 from ckptfs.history.retention import RetentionPolicy
 from ckptfs.model import BLOCK_SIZE, MAIN_LINE
@@ -693,30 +694,77 @@ def test_a_repair_keeps_what_forks_keep_out_of_history(excluding: Edits, tmp_pat
     assert read(opened(excluding.fs, idea.fs.line), "out/deep/small") == b"idea"
 
 
+def expire_all(work: Edits) -> None:
+    """All that may go goes."""
+    none = {"keep_all_ns": 0, "hourly_ns": 0, "daily_ns": 0, "moments_max": 0}
+    for number in range(3):
+        work.put("later", b"%d" % number)
+        history.seal(work.fs, "auto", "", work.fs.clock())
+    expiry.prune(work.fs, RetentionPolicy(max_checkpoints=1, **none))
+
+
+def bring(into: Edits, source: str, **more: object) -> list[str]:
+    """Merge; the paths in conflict."""
+    found = perform(Service(into.fs), "merge", {"source": source, **more})
+    return [each["path"] for each in found["conflicts"]]
+
+
 def test_the_state_that_merges_count_from_stays(work: Edits) -> None:
     """Else the next one would take what only one side changed for a conflict."""
     idea = fork(work, "idea")
     work.put("m", b"first")
-    perform(Service(idea.fs), "merge", {"source": "main"})
+    bring(idea, "main")
     work.put("m", b"second")
     idea.put("i", b"of the fork")
-    for number in range(5):
-        for line in (work, idea):
-            line.put("other", b"%d" % number)
-            history.seal(line.fs, "auto", "", line.fs.clock())
-    none = {"keep_all_ns": 0, "hourly_ns": 0, "daily_ns": 0, "moments_max": 0}
-    policy = RetentionPolicy(max_checkpoints=1, **none)
-    expiry.prune(work.fs, policy)
-    found = perform(Service(work.fs), "merge", {"source": "idea", "resolution": "theirs"})
-    assert found["conflicts"] == []
+    expire_all(work)
+    assert bring(work, "idea") == []
     assert files(work)["m"] == b"second" and files(work)["i"] == b"of the fork"
+
+
+def test_the_state_before_a_merge_that_was_undone_stays(work: Edits) -> None:
+    idea = fork(work, "idea")
+    work.put("m", b"first")
+    bring(idea, "main")
+    work.put("m", b"second")
+    bring(idea, "main")
+    perform(Service(idea.fs), "undo", {})
+    idea.put("i", b"of the fork")
+    work.put("m", b"third")
+    expire_all(work)
+    assert bring(work, "idea") == []
+    assert files(work)["m"] == b"third"
+
+
+def test_a_state_that_was_merged_before_another_line_began_stays(work: Edits) -> None:
+    one = fork(work, "one")
+    one.put("m", b"first")
+    bring(work, "one")
+    two = fork(work, "two")
+    one.put("m", b"second")
+    bring(work, "one")
+    two.put("i", b"of the second")
+    expire_all(work)
+    assert bring(one, "two") == []
+    assert files(one)["m"] == b"second" and files(one)["i"] == b"of the second"
+
+
+def test_a_moment_that_was_merged_stays(work: Edits) -> None:
+    idea = fork(work, "idea")
+    work.put("m", b"first")
+    moment = history.seal(work.fs, MOMENT, "before: something", work.fs.clock())
+    bring(idea, str(moment.id))
+    work.put("m", b"second")
+    expire_all(work)
+    assert bring(work, "idea") == []
+    assert files(work)["m"] == b"second"
 
 
 def test_of_what_was_merged_again_and_again_the_newest_stays(work: Edits) -> None:
     idea = fork(work, "idea")
     for number in range(4):
         work.put("m", b"%d" % number)
-        perform(Service(idea.fs), "merge", {"source": "main"})
-    assert len(merge.bases(work.store, {MAIN_LINE, idea.fs.line})) == 1
+        bring(idea, "main")
+    (base,) = merge.bases(work.store)
+    assert base == merge.base_of(work.store, work.fs.head.epoch, idea.fs.head.epoch)
     forks.delete(work.fs, "idea")
-    assert merge.bases(work.store, {MAIN_LINE}) == set()
+    assert merge.bases(work.store) == set()
