@@ -358,22 +358,28 @@ def prepare_directory(
 
     deadline = time.monotonic() + patience
     while True:
+        was_there = has_store(workspace.store)
         try:
-            _meet(workspace, deadline, keep_first=keep_first, exclude=exclude)
+            _meet(workspace, deadline, make=not was_there, keep_first=keep_first, exclude=exclude)
             break
         except (StoreInUse, NotAStore) as error:
-            # Others may be making it just now; then it is there in a moment.
+            # Others were making it just then, and it is there in a moment.
             is_made = isinstance(error, StoreInUse) or has_store(workspace.store)
-            if time.monotonic() >= deadline or not is_made:
+            if was_there or time.monotonic() >= deadline or not is_made:
                 raise
             time.sleep(_LOOK_AGAIN)
     config.register(workspace, directory=locating.directory_id(str(workspace.path)))
 
 
 def _meet(
-    workspace: Workspace, deadline: float, *, keep_first: bool, exclude: Sequence[str]
+    workspace: Workspace,
+    deadline: float,
+    *,
+    make: bool,
+    keep_first: bool,
+    exclude: Sequence[str],
 ) -> None:
-    if not has_store(workspace.store):
+    if make:
         with new_store(workspace.store) as fresh:
             fresh.meet(workspace.path, keep_first=keep_first, exclude=exclude)
         return

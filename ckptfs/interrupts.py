@@ -182,6 +182,23 @@ def resume(steps: Steps[T], gone: Callable[[], bool] | None = None) -> Ended[T] 
     return float(pause or 0)
 
 
+def as_long_as(holds: Callable[[], bool], steps: Steps[T]) -> Steps[T]:
+    """Steps that end as if their client had gone, once something does not hold any more."""
+    stopped: Interrupted | None = None
+    with closing(steps):
+        while True:
+            try:
+                pause = next(steps) if stopped is None else steps.throw(stopped)
+            except StopIteration as done:
+                result: T = done.value
+                return result
+            try:
+                yield pause
+                stopped = None if holds() else Interrupted()
+            except Interrupted as met:
+                stopped = met
+
+
 def finish(steps: Steps[T]) -> T:
     """Run a verb to its end, unless the client goes, or it only reads and has no time left; its
     result."""

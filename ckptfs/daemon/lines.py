@@ -138,6 +138,8 @@ class Line:
         self.copies: Copies | None = None
         #: One end at a time: an unmount of the workspace may meet that of the fork.
         self.ending = trio.Lock()
+        #: Set once nothing of it goes on by itself any more.
+        self.finished = trio.Event()
         #: One verb is planned at a time, since one plan waits to be carried out.
         self.planning = trio.Lock()
         self._slices = shared.slices
@@ -304,10 +306,13 @@ class Lines:
 
     async def _serve(self, line: Line, connection: Connection) -> None:
         """What goes on while a fork is mounted; also its end from outside, by umount."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(line.watch_notifier.run)
-            await connection.ended.wait()
-            nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(line.watch_notifier.run)
+                await connection.ended.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            line.finished.set()
         if self._forks.get(line.number) is line:
             log.info("fork %s is not mounted any more", line.name)
             self._forget(line)
@@ -330,6 +335,7 @@ class Lines:
                 self._forks[line.number] = line
                 raise
             self.connections.remove(connection)
+            await line.finished.wait()  # what notifies watchers reads the file system
             self._forget(line)
 
     def _forget(self, line: Line) -> None:
@@ -340,7 +346,8 @@ class Lines:
         """Tell the kernel what a verb changed, also before it failed or its client had gone; only
         then has the verb happened for everyone."""
         pending = line.service.take_unannounced()
-        await line.announce(pending, before, nameless)
+        if self.get(line.number) is line:  # else there is nobody to tell it in the line itself
+            await line.announce(pending, before, nameless)
         if pending.purged or pending.deleted:
             for each in self:
                 await each.announce_history(pending, others=each is not line)

@@ -12,7 +12,7 @@ import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -29,7 +29,7 @@ from ckptfs.daemon.forks import NamedForks, Wish
 from ckptfs.daemon.housekeeping import Housekeeping
 from ckptfs.daemon.lines import Line, Lines, Shared
 from ckptfs.daemon.preflight import Plan
-from ckptfs.daemon.reading import Client, Readers
+from ckptfs.daemon.reading import Client, Readers, turn
 from ckptfs.daemon.scanning import Scanning, not_brought_in
 from ckptfs.daemon.scratch import Scratches
 from ckptfs.daemon.shutdown import Shutdown
@@ -52,8 +52,6 @@ T = TypeVar("T")
 
 #: How long the kernel may take to forget what no program has open: it does so at once.
 _FORGETTING_MS = 10
-#: How often a verb that waits for another one looks whether its client is there, in seconds.
-_LOOK_S = 0.05
 #: Seconds that a verb may read while requests wait.
 _READING_S = 0.01
 #: Seconds that an unmount waits for those who watch files to be woken.
@@ -114,21 +112,6 @@ async def _forgotten(fs: Filesystem, inodes: Collection[Ino]) -> None:
         await trio.sleep(0.001)
 
 
-@asynccontextmanager
-async def _turn(lock: trio.Lock, connection: Connection) -> AsyncIterator[None]:
-    """Hold a lock, for which one waits as long as the client does."""
-    while True:
-        with trio.move_on_after(_LOOK_S):
-            await lock.acquire()
-            break
-        if connection.has_gone():
-            raise Interrupted
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 class Mounted:
     """One mount, from the first request to the last."""
 
@@ -157,7 +140,7 @@ class Mounted:
         self._lines = Lines(service, shared)
         self._main = self._lines.main
         self._scanning = Scanning(service, scan, self._slices)
-        #: Verbs that make another checkpoint the head, and merges, follow each other.
+        #: Verbs that make another checkpoint the head, and the steps of merges, follow each other.
         self._restoring = trio.Lock()
         #: So do those that make, rename and delete forks.
         self._forking = trio.Lock()
@@ -279,8 +262,10 @@ class Mounted:
         except Interrupted as stopped:
             log.info("%s ended before its time, with its client: %s", request.op, stopped)
             raise
-        except CkptfsError as error:
-            line.hub.failed(request.op, error)
+        except (CkptfsError, OSError) as error:
+            self._lines.require(line)  # that it has ended is why
+            if isinstance(error, CkptfsError):
+                line.hub.failed(request.op, error)
             raise
         if isinstance(result, dict):
             line.hub.happened(request.op, result)
@@ -319,7 +304,8 @@ class Mounted:
         asked = {**values, "names": False} if names_later else values
         run = partial(service.run, line.service, verb, asked, cause, on_progress)
         # With the names, so that those who watch hear of restores in their order.
-        async with _turn(self._restoring, connection):
+        async with turn(self._restoring.acquire, self._restoring.release, connection.has_gone):
+            self._lines.require(line)
             try:
                 await self._prepare_restore(line, verb, values, connection, on_progress)
                 done = await self._announced(line, partial(self._carry_out, connection, run))
@@ -361,20 +347,16 @@ class Mounted:
         programs go on; so they wait only while it is done."""
 
         async def carry_out(limit_s: float) -> JsonObject:
-            async with _turn(self._restoring, connection):
+            async with turn(self._restoring.acquire, self._restoring.release, connection.has_gone):
                 do = partial(self._carry_out, connection, run, limit_s)
                 return await self._announced(line, do)
 
         client = Client(connection.has_gone)
         plan = partial(self._readers.plan, verb, request, client)
         sync = partial(self._sync, line, verb, values)
-        async with _turn(line.planning, connection):
+        async with turn(line.planning.acquire, line.planning.release, connection.has_gone):
             work = planning.Work(verb.name, carry_out, plan, sync)
-            try:
-                return await planning.perform(line.service.fs, work, _READING_S)
-            except (CkptfsError, OSError):
-                self._lines.require(line)  # that it has ended is why
-                raise
+            return await planning.perform(line.service.fs, work, _READING_S)
 
     def _wake_housekeeping(self) -> None:
         store = self._service.fs.store
@@ -480,12 +462,9 @@ class Mounted:
     ) -> JsonObject:
         """Requests and other verbs are served between two slices, each of which leaves everything
         whole; what it changed is announced after it."""
+        acting = partial(line.service.acting, cause)
         announce = partial(self._announce_slice, line)
-
-        def acting() -> AbstractContextManager[None]:
-            self._lines.require(line)
-            return line.service.acting(cause)
-
+        steps = interrupts.as_long_as(lambda: self._lines.get(line.number) is line, steps)
         self._housekeeping.give_up()
         try:
             return await self._slices.run(
@@ -496,8 +475,10 @@ class Mounted:
             await announce()
 
     async def _announce_slice(self, line: Line) -> None:
-        if line.service.unannounced and not line.service.fs.store.failed:
-            await self._lines.announce(line, line.service.fs.head, set())
+        fs = line.service.fs
+        if line.service.unannounced and not fs.store.failed:
+            head = fs.head if fs.line in fs.store.heads else self._service.fs.head
+            await self._lines.announce(line, head, set())
 
     async def _finish_purge(self) -> None:
         """Go on with a purge that the end of the last daemon cut short."""

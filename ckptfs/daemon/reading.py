@@ -15,8 +15,9 @@ import socket
 import subprocess
 import sys
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -39,8 +40,6 @@ _MOVED_MAX = 4
 _PLANS_MAX = 2
 #: How often to look whether the client is still there, in seconds.
 _LOOK_S = 0.05
-#: How long a verb that reads lets a copy of the data file go before, in seconds.
-_COPY_S = 2.0
 #: How long to wait for a process that was killed.
 _END_MS = 1_000
 
@@ -126,8 +125,12 @@ class Readers:
         plans: bool = False,
         before: int | None = None,
     ) -> bytes:
-        async with _turn(limiter, client):
-            await self._let_copy_pass(client)
+        owner = object()
+        acquire = partial(limiter.acquire_on_behalf_of, owner)
+        release = partial(limiter.release_on_behalf_of, owner)
+        async with turn(acquire, release, client.has_gone):
+            if before is None:  # others wait for the names of a restore
+                await self._let_copy_pass(client)
             self._store.commit()
             with self._store.hold_snapshot():
                 begun = _process(request.op, self._store.directory_fd)
@@ -152,29 +155,41 @@ class Readers:
         raise answer.error or ReaderEnded(request.op, "gave no answer")
 
     async def _let_copy_pass(self, client: Client) -> None:
-        """If readers follow readers, no copy of the data file can take its place: one that waits
-        goes before the next of them, unless one that reads already takes long."""
-        until = trio.current_time() + _COPY_S
-        while self._store.awaits_readers and trio.current_time() < until:
+        """If readers follow readers, no copy of the data file can take its place: for a moment one
+        that waits goes before the next of them."""
+        while self._store.awaits_readers:
             if client.has_gone():
                 raise Interrupted
             await trio.sleep(_LOOK_S)
 
 
 @asynccontextmanager
-async def _turn(limiter: trio.CapacityLimiter, client: Client) -> AsyncIterator[None]:
-    """Wait for one of the places, as long as the client is there."""
-    owner = object()
-    while True:
-        with trio.move_on_after(_LOOK_S):
-            await limiter.acquire_on_behalf_of(owner)
-            break
-        if client.has_gone():
-            raise Interrupted
+async def turn(
+    acquire: Callable[[], Awaitable[None]],
+    release: Callable[[], None],
+    has_gone: Callable[[], bool],
+) -> AsyncIterator[None]:
+    """Hold what one waits for in a row, as long as the client is there."""
+    has_turn = False
+
+    async def watch(waiting: trio.CancelScope) -> None:
+        while not has_gone():  # noqa: ASYNC110 (nobody says so)
+            await trio.sleep(_LOOK_S)
+        waiting.cancel()
+
     try:
+        async with trio.open_nursery() as nursery:
+            with trio.CancelScope() as waiting:
+                nursery.start_soon(watch, waiting)
+                await acquire()
+                has_turn = True
+            nursery.cancel_scope.cancel()
+        if not has_turn:
+            raise Interrupted
         yield
     finally:
-        limiter.release_on_behalf_of(owner)
+        if has_turn:
+            release()
 
 
 @asynccontextmanager

@@ -112,7 +112,11 @@ class PlannedAhead:
         """The plan, unless it does not hold any more, or is not of the state that is merged now:
         a line that became a checkpoint meanwhile may have changed behind it, and a reference may
         have come to name another one."""
-        self._fs.flush()
+        try:
+            self._fs.flush()
+        except BaseException:
+            self.close()
+            raise
         if not self.close() or self._plan.epochs[2] != theirs or not self._holds():
             return None
         return Ahead(self._plan, self._token, bool(self._noted))

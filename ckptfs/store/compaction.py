@@ -56,6 +56,9 @@ _PUT_S = 0.001
 _PUT_BYTES = 1 << 20
 #: How often to look whether the copier has got on.
 _LOOK_S = 0.01
+#: For how long, and how often, a copy that waits for those who read goes before others who would.
+_PRECEDENCE_S = 2.0
+_PRECEDENCE_EVERY_S = 20.0
 #: How often to look whether others still read the old file.
 _READ_S = 0.1
 #: How much memory the keys may take that change while the copy is made.
@@ -113,8 +116,8 @@ class Copy:
         self.hold = contextlib.ExitStack()
         self._is_closed = False
         self.is_copied = self.is_synced = False
-        #: Whether those who read the old file were in the way.
-        self.waits_for_readers = False
+        #: Since when it has waited for those who read the old file, by the monotonic clock.
+        self._waits_since: float | None = None
         #: Whether records were brought over: its free pages have what they replaced.
         self.is_changed = False
         self.done = self.total = 0
@@ -144,6 +147,18 @@ class Copy:
             )
             ours.pop_all()
         return process
+
+    def wait_for_readers(self) -> None:
+        if self._waits_since is None:
+            self._waits_since = time.monotonic()
+
+    @property
+    def goes_before_readers(self) -> bool:
+        """Whether new ones should let it come to its end: for a moment now and then, since one that
+        reads already may take long."""
+        if self._waits_since is None:
+            return False
+        return (time.monotonic() - self._waits_since) % _PRECEDENCE_EVERY_S < _PRECEDENCE_S
 
     # -- the copier -------------------------------------------------------------------------------
 
@@ -346,7 +361,7 @@ def _catch_up(store: Store, copy: Copy, until: float) -> Iterator[float]:
         while store.is_read:
             if time.monotonic() >= until:
                 raise errors.StoreBusy(store.path, _STILL_READ)
-            copy.waits_for_readers = True
+            copy.wait_for_readers()
             yield _READ_S
             _require_usable(store, copy)
         # What waits in buffers would be left for the last step, too.

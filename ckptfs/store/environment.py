@@ -118,9 +118,13 @@ class Store:
         #: By line, how many inodes the record of what is kept out of history counts.
         self._counted_excluded: dict[int, int] = {}
         self._begin()
-        self.packed.look()
-        #: Whether any extended attribute was ever set: most workspaces have none to look for.
-        self.xattrs_used = next(self.xattrs.versions(b""), None) is not None
+        try:
+            self.packed.look()
+            #: Whether any extended attribute was ever set: most workspaces have none to look for.
+            self.xattrs_used = next(self.xattrs.versions(b""), None) is not None
+        except BaseException:  # the caller closes the environment
+            _open.pop(self._key, None)
+            raise
 
     def _open_space(self) -> None:
         """The budget's functions are called before and while something is written."""
@@ -184,12 +188,16 @@ class Store:
     def create(cls, path: Path, *, map_size: int = MAP_SIZE) -> Store:
         """Make a new store at a path that is absent or an empty directory."""
         store = cls._attach(create_directory(path), map_size)
-        store._meta.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
-        store.set_head(MAIN_LINE, store.open_epoch(fmt.NO_EPOCH, inodes=0))
-        store.commit()
-        compaction.sync(store.files)  # the names of its files, and then its own
-        with contextlib.suppress(PermissionError):  # a directory that may be searched, not listed
-            compaction.sync(path.parent)
+        try:
+            store._meta.put(fmt.META_FORMAT, fmt.pack_u32(fmt.FORMAT_VERSION))
+            store.set_head(MAIN_LINE, store.open_epoch(fmt.NO_EPOCH, inodes=0))
+            store.commit()
+            compaction.sync(store.files)  # the names of its files, and then its own
+            with contextlib.suppress(PermissionError):  # it may be searched, not listed
+                compaction.sync(path.parent)
+        except BaseException:
+            store.close(commit=False)
+            raise
         store._check_reads()
         return store
 
@@ -691,9 +699,8 @@ class Store:
 
     @property
     def awaits_readers(self) -> bool:
-        """Whether a copy of the data file had to wait for those who read it: others should let it
-        come to its end first."""
-        return self._copy is not None and self._copy.waits_for_readers
+        """Whether a copy of the data file waits for those who read it, and goes before others."""
+        return self._copy is not None and self._copy.goes_before_readers
 
     @property
     def is_fresh(self) -> bool:

@@ -9,8 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from ckptfs import CheckpointService
-from ckptfs.errors import DaemonGone, StoreInUse
+import pytest
+
+from ckptfs import CheckpointService, connect
+from ckptfs.api.workspace import prepare_plain
+from ckptfs.errors import DaemonGone, NotAStore, StoreInUse
 from tests.api.conftest import PLAIN
 from tests.support.mounting import ckptfs, succeed
 
@@ -115,3 +118,17 @@ def test_several_may_be_the_first(tmp_path: Path) -> None:
             (directory / "file").write_text("content")
             made = list(threads.map(begin, [directory] * 4, timeout=60))
             assert len(set(made)) == 4
+
+
+def test_what_is_no_store_is_not_waited_for(tmp_path: Path) -> None:
+    """Only one that others are making just then is; this one would be waited for too long."""
+    store = tmp_path / "store"
+    store.mkdir(mode=0o700)
+    (store / "data.mdb").write_bytes(b"garbage" * 2_000)
+    (tmp_path / "work").mkdir()
+    looks: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connect.time, "sleep", looks.append)
+        with pytest.raises(NotAStore):
+            prepare_plain(tmp_path / "work", store)
+    assert looks == []

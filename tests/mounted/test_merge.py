@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from mmap import mmap
 from pathlib import Path
 from subprocess import PIPE, STDOUT, Popen
@@ -358,7 +358,7 @@ def test_a_fork_is_merged_into_another_and_into_main(work: Workspace) -> None:
 
 
 class Asked:
-    """A merge that was asked for: how it ended, and what was said then."""
+    """A verb that was asked for: how it ended, and what was said then."""
 
     def __init__(self) -> None:
         self.returncode = -1
@@ -368,17 +368,25 @@ class Asked:
 @contextmanager
 def deciding(work: Workspace, *words: str) -> Iterator[Asked]:
     """A merge that a process decides, which stands still within this."""
-    command = [sys.executable, "-m", "ckptfs", "merge", *words, "--json", "-w", str(work.path)]
+    with reading(work, "merge", *words) as asked:
+        yield asked
+
+
+@contextmanager
+def reading(work: Workspace, *words: str) -> Iterator[Asked]:
+    """A verb for which a process reads, which stands still within this."""
+    command = [sys.executable, "-m", "ckptfs", *words, "--json", "-w", str(work.path)]
     environment, asked = {**os.environ, **work.env}, Asked()
     with Popen(command, env=environment, stdout=PIPE, stderr=STDOUT, text=True) as process:
         pid = work.pid or 0
-        wait_until(lambda: readers_of(pid), "a process decides")
+        wait_until(lambda: readers_of(pid), "a process reads")
         (reader,) = readers_of(pid)
         os.kill(reader, signal.SIGSTOP)
         try:
             yield asked
         finally:
-            os.kill(reader, signal.SIGCONT)
+            with suppress(ProcessLookupError):
+                os.kill(reader, signal.SIGCONT)
             asked.words, _ = process.communicate(timeout=60)
             asked.returncode = process.returncode
 
@@ -478,3 +486,30 @@ def test_a_merge_that_is_decided_holds_up_no_restore_elsewhere(work: Workspace) 
         succeed(work.cli("restore", base, "--force", "-w", other))
         assert (other / "text").read_text() == "base"
     assert (work.path / ".forks/f-1/d3/f3").read_text() == "theirs"
+
+
+@pytest.mark.compiled_only
+def test_a_restore_in_a_fork_that_ends_while_it_waits_says_so(work: Workspace) -> None:
+    base = save(work)
+    succeed(work.cli("fork", "f", "-w", work.path))
+    many(work, "new")
+    save(work)
+    fork = work.path / ".forks/f"
+    command = [sys.executable, "-m", "ckptfs", "restore", base, "--force", "-w", fork]
+    (fork / "text").write_text("of the fork")
+    with reading(work, "restore", base, "--force"):
+        # The names that it changed are being found; the next restore waits for that.
+        with Popen(command, env={**os.environ, **work.env}, stderr=PIPE, text=True) as waiting:
+            wait_until(lambda: is_connected(waiting.pid), "the restore was asked for")
+            succeed(work.cli("fork", "--delete", "f", "-w", work.path))
+            os.kill(readers_of(work.pid or 0)[0], signal.SIGCONT)
+            _, said = waiting.communicate(timeout=60)
+    assert "that fork is not mounted any more. Nothing was changed." in said
+    succeed(work.cli("check", "-w", work.path))
+
+
+def is_connected(pid: int) -> bool:
+    """Whether a process has a socket that it waits at."""
+    names = Path(f"/proc/{pid}/fd").glob("*")
+    has_socket = any(os.readlink(name).startswith("socket:") for name in names)
+    return has_socket and b"poll" in Path(f"/proc/{pid}/wchan").read_bytes()

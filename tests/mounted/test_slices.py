@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from ckptfs import config
 from ckptfs.control.client import Client
+from ckptfs.errors import Interrupted
 from tests.support.mounting import HAVE_FUSE, Workspace, scratch, succeed
 from tests.support.waiting import wait_until
 
@@ -191,3 +195,22 @@ def test_two_of_them_follow_each_other(work: Workspace) -> None:
         asked.join()
         assert asked.result is not None
     assert _numbers(work) == [2, 0] and not (work.path / "tree").exists()
+
+
+@pytest.mark.compiled_only
+def test_a_purge_from_a_fork_that_ends_is_left_whole(work: Workspace) -> None:
+    """It says what it left, and can be done from elsewhere."""
+    succeed(work.cli("fork", "f", "-w", work.path))
+    fork = Path(os.readlink(work.path / ".forks/f"))
+    command = [sys.executable, "-m", "ckptfs", "purge", fork / "tree", "--force", "-w", fork]
+    environment = {**os.environ, **work.env}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as purge:
+        some = work.path / "tree/d0"
+        wait_until(lambda: len(os.listdir(some)) < _FILES // 20, "it is at work")
+        subprocess.run(["umount", "--lazy", fork], check=True)
+        _, said = purge.communicate(timeout=60)
+    assert purge.returncode == Interrupted.exit_code and "files were purged" in said
+    succeed(work.cli("check", "-w", work.path))
+    succeed(work.cli("purge", work.path / "tree", "--force", "-w", work.path))
+    assert not (work.path / "tree").exists()
+    assert not (work.path / ".checkpoints/1/tree").exists()

@@ -23,7 +23,7 @@ import pytest
 from ckptfs import errors
 from ckptfs.fs import Filesystem
 from ckptfs.model import ROOT_INO
-from ckptfs.store import Store, check, new_store
+from ckptfs.store import Store, check, compaction, environment, new_store
 from ckptfs.store.directory import store_exists
 from ckptfs.store.format import FORMAT_VERSION, pack_u32
 from tests.direct import get, put
@@ -626,3 +626,18 @@ def test_a_store_whose_copy_cannot_be_removed_is_closed(
         with pytest.raises(OSError, match="Read-only"):
             store.close()
     Store.open(tmp_path / "store").close()
+
+
+def test_a_store_that_cannot_be_made_is_let_go_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(compaction, "sync", fail)
+        with pytest.raises(OSError, match="No space"):
+            Store.create(tmp_path / "store")
+    assert not environment._open
+    shutil.rmtree(tmp_path / "store")
+    Store.create(tmp_path / "store").close()
