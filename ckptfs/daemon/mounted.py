@@ -312,7 +312,7 @@ class Mounted:
             finally:
                 history.drop_prepared(line.service.fs)
             if names_later:
-                names = partial(self._names, line, verb, request, connection, done["before"])
+                names = partial(self._find_names, line, verb, request, connection, done["before"])
                 done |= await self._changed_names(verb, names)
         return done
 
@@ -402,7 +402,7 @@ class Mounted:
             log.log(level, words, verb.name, error, exc_info=trace)
             return wire.unknown_paths()
 
-    async def _names(
+    async def _find_names(
         self,
         line: Line,
         verb: Verb,

@@ -64,8 +64,10 @@ def _answer(asked: JsonObject, directory_fd: int, connection: socket.socket) -> 
     try:
         store = Store.open_snapshot(Path(asked["store"]), directory_fd)
         if asked["line"] not in store.heads:
-            words = f"Cannot {op}: that fork was deleted meanwhile. Nothing was changed."
-            raise ControlError(words)
+            verb = op.replace("_", " ")
+            raise ControlError(
+                f"Cannot {verb}: that fork was deleted meanwhile. Nothing was changed."
+            )
         fs = Filesystem(store, line=asked["line"])
         if asked["plans"]:
             for part in service.plan_of(Service(fs), op, asked["args"]):

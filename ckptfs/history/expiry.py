@@ -246,8 +246,8 @@ def _judging_what_is(
 
 
 def _known(fs: Filesystem, policy: RetentionPolicy) -> tuple[object, ...]:
-    """What changes with every checkpoint and fork that comes, goes or is described anew, and where
-    about half of the space that was short is there again, or twice as much is short."""
+    """What changes with every checkpoint and fork that comes, goes or is described anew, and with
+    the order of magnitude of what the disk lacks."""
     store = fs.store
     excess = excess_bytes(_figures(store, 0), policy)
     size = (excess >> 20).bit_length() if excess else -1

@@ -34,8 +34,8 @@ def resident_file_bytes() -> int:
 
 
 class MemoryMap:
-    """Where the file is mapped. The mapping is shared and never written through, so nothing that is
-    said of it here can lose anything; of what lies elsewhere it could."""
+    """Where the file is mapped. The mapping is shared and never written through, so dropping pages
+    of it loses nothing. Dropping pages of anything else would."""
 
     def __init__(self, data_file: Path) -> None:
         self._data_file = os.fspath(data_file.resolve())
@@ -68,7 +68,7 @@ class MemoryMap:
             _advise(span, _MADV_DONTNEED)
 
     def _hint(self, advice: int) -> None:
-        """How what lies where the file was mapped is read; nothing else comes of it."""
+        """Say how pages are read. Where the file is not mapped any more that does no harm."""
         self._spans = self._spans or list(_spans_of(self._data_file))
         for span in self._spans:
             _advise(span, advice)

@@ -316,7 +316,7 @@ class Versioned:
         self._cursor = txn.cursor(self._db)
 
     def mark_changes(self, mark: Callable[[bytes], object]) -> None:
-        """Have this, and nothing else but who follows, called with every entity that changes."""
+        """Have this called with every entity that changes, besides those who follow."""
         self._mark = mark
         self._touch_all()
 
