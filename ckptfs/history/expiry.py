@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem, filesystems
@@ -48,6 +48,8 @@ from ckptfs.model import MAIN_LINE, Epoch
 from ckptfs.store import Store
 from ckptfs.store.metadata import NEXT_FORK
 
+T = TypeVar("T")
+
 #: How many changed names to look at in the epoch after a checkpoint.
 _LOOKED_AT = 32
 #: So often it is judged in steps what expires, if checkpoints come or go meanwhile.
@@ -83,16 +85,18 @@ def _judging(
 ) -> Steps[Verdicts]:
     fs.flush()
     now_ns = fs.clock() if now_ns is None else now_ns
-    return judging(
+    held = yield from _holding(fs, now_ns)
+    steps = judging(
         checkpoints(fs.store),
         policy,
         now_ns,
         _figures(fs.store, given_bytes),
         undo=_steps_back(fs),
-        held=_held(fs, now_ns),
+        held=held,
         lines=fs.store.heads.keys(),
         insight=insight(fs),
     )
+    return (yield from steps)
 
 
 def _figures(store: Store, given_bytes: int) -> Figures:
@@ -107,6 +111,7 @@ def _judging_quickly(
     space is short. The daemon asks after every burst of changes."""
     fs.flush()
     now_ns = fs.clock() if now_ns is None else now_ns
+    held = yield from _flushed(fs, _holding(fs, now_ns))
     figures, shown = _figures(fs.store, given_bytes), without_moments(fs.store)
     if is_short(figures, policy) or not has_credible_times(checkpoints(fs.store), now_ns):
         return (yield from _flushed(fs, _judging(fs, policy, now_ns, given_bytes)))
@@ -117,7 +122,7 @@ def _judging_quickly(
         now_ns,
         figures,
         undo=_steps_back(fs),
-        held=_held(fs, now_ns),
+        held=held,
         lines=lines,
         insight=insight(fs),
         among=shown,
@@ -125,14 +130,14 @@ def _judging_quickly(
     return (yield from _flushed(fs, steps))
 
 
-def _flushed(fs: Filesystem, steps: Steps[Verdicts]) -> Steps[Verdicts]:
+def _flushed(fs: Filesystem, steps: Steps[T]) -> Steps[T]:
     """Steps that read, with what programs change in between put into the transaction."""
     with closing(steps):
         while not isinstance(ended := interrupts.resume(steps), Ended):
             yield ended
             fs.flush()
-    verdicts: Verdicts = ended.result
-    return verdicts
+    result: T = ended.result
+    return result
 
 
 def insight(fs: Filesystem) -> Insight:
@@ -158,7 +163,7 @@ def _steps_back(fs: Filesystem) -> list[int]:
 _DELETED_FORK_NS = 86_400_000_000_000
 
 
-def _held(fs: Filesystem, now_ns: int) -> dict[int, str]:
+def _holding(fs: Filesystem, now_ns: int) -> Steps[dict[int, str]]:
     """What stays because of forks, and why. A clock that jumped counts as it does in a plan."""
     store = fs.store
     found: dict[int, str] = {}
@@ -174,7 +179,7 @@ def _held(fs: Filesystem, now_ns: int) -> dict[int, str]:
             if item.id in last_states and item.time_ns >= now_ns - _DELETED_FORK_NS:
                 found[item.id] = "the last state of a deleted fork"
                 others.add(item.epoch)
-    for epoch in merge.bases(store, others):
+    for epoch in (yield from merge.finding_bases(store, others)):
         if (base := of_epoch(store, epoch)) is not None:
             found[base.id] = "a later merge counts from it"
     return found
@@ -276,7 +281,7 @@ def room_makers(
     those younger than ``keep_all``."""
     fs.flush()
     every, now_ns = checkpoints(fs.store), fs.clock()
-    stay = _held(fs, now_ns)
+    stay = interrupts.at_once(_holding(fs, now_ns))
     moments = [
         item for item in every if item.is_moment and item.id not in stay and not spares(item)
     ]

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import xxhash
 
+from ckptfs import interrupts
 from ckptfs.fs import Filesystem
 from ckptfs.history.checkpoints import (
     FORK,
@@ -29,6 +30,7 @@ from ckptfs.history.forks import filesystem_of
 from ckptfs.history.merge_plan import Decide, Planner
 from ckptfs.history.merge_steps import Carrier, MergePlan
 from ckptfs.history.restore import log_restore, or_roll_back, token_of
+from ckptfs.interrupts import Steps
 from ckptfs.model import Epoch
 from ckptfs.store import Store, View
 from ckptfs.store.format import NO_EPOCH, suffix_of
@@ -135,16 +137,26 @@ def hand_over(store: Store, epoch: Epoch, children: Iterable[Epoch]) -> None:
 def bases(store: Store, others: Iterable[Epoch] = ()) -> set[Epoch]:
     """The merged states that later merges count from: of each two lines, and of ``others``, the
     newest that both have."""
+    return interrupts.at_once(finding_bases(store, others))
+
+
+def finding_bases(store: Store, others: Iterable[Epoch] = ()) -> Steps[set[Epoch]]:
+    """`bases` in steps."""
     origins = _MergedOrigins(store)
-    if not origins:
-        return set()
-    heads = (head.epoch for head in store.heads.values())
-    lines = Counter(map(origins.of, (*heads, *others)))
+    yield from origins.look()
+    heads = [head.epoch for head in store.heads.values()] if origins.states else ()
+    lines = Counter[frozenset[Epoch]]()
+    for epoch in (*heads, *(others if heads else ())):
+        lines[origins.of(epoch)] += 1
+        if interrupts.is_due():
+            yield
     found, distinct = set[Epoch](), list(lines)
     for number, ours in enumerate(distinct):
         # Lines that come from the same states have all of those.
         of_two = [ours & theirs for theirs in distinct[:number]] + [ours] * (lines[ours] > 1)
         found.update(max(common) for common in of_two if common)
+        if interrupts.is_due():
+            yield
     return found
 
 
@@ -158,18 +170,20 @@ class _MergedOrigins:
             for epoch, merged in _all_merged(store).items()
             if epoch in store.epochs
         }
-        states = sorted({each for merged in self._merged.values() for each in merged})
-        self._states = [(suffix_of(each), each) for each in states]
+        self.states = sorted({each for merged in self._merged.values() for each in merged})
+        self._suffixes = [(suffix_of(each), each) for each in self.states]
         self._known: dict[Epoch, frozenset[Epoch]] = {}
-        for each in states:  # one is older than where it was merged
-            self._known[each] = self.of(each)
 
-    def __bool__(self) -> bool:
-        return bool(self._states)
+    def look(self) -> Steps[None]:
+        """At each state itself. One is older than the epochs in which it was merged."""
+        for each in self.states:
+            self._known[each] = self.of(each)
+            if interrupts.is_due():
+                yield
 
     def of(self, epoch: Epoch) -> frozenset[Epoch]:
         seen = self._store.view(epoch).bare.seen
-        found = {each for suffix, each in self._states if suffix in seen}
+        found = {each for suffix, each in self._suffixes if suffix in seen}
         for suffix, merged in self._merged.items():
             if suffix in seen:
                 for each in merged:
