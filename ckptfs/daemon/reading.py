@@ -173,6 +173,7 @@ async def turn(
     has_turn = False
 
     async def watch(waiting: trio.CancelScope) -> None:
+        await trio.sleep(_LOOK_S)
         while not has_gone():  # noqa: ASYNC110 (nobody says so)
             await trio.sleep(_LOOK_S)
         waiting.cancel()
