@@ -500,16 +500,22 @@ def test_a_restore_in_a_fork_that_ends_while_it_waits_says_so(work: Workspace) -
     with reading(work, "restore", base, "--force"):
         # The names that it changed are being found; the next restore waits for that.
         with Popen(command, env={**os.environ, **work.env}, stderr=PIPE, text=True) as waiting:
-            wait_until(lambda: is_connected(waiting.pid), "the restore was asked for")
-            succeed(work.cli("fork", "--delete", "f", "-w", work.path))
-            os.kill(readers_of(work.pid or 0)[0], signal.SIGCONT)
-            _, said = waiting.communicate(timeout=60)
+            try:
+                wait_until(lambda: is_connected(waiting.pid), "the restore was asked for")
+                succeed(work.cli("fork", "--delete", "f", "-w", work.path))
+                os.kill(readers_of(work.pid or 0)[0], signal.SIGCONT)
+                _, said = waiting.communicate(timeout=60)
+            finally:
+                waiting.kill()
     assert "that fork is not mounted any more. Nothing was changed." in said
     succeed(work.cli("check", "-w", work.path))
 
 
 def is_connected(pid: int) -> bool:
     """Whether a process has a socket that it waits at."""
-    names = Path(f"/proc/{pid}/fd").glob("*")
-    has_socket = any(os.readlink(name).startswith("socket:") for name in names)
-    return has_socket and b"poll" in Path(f"/proc/{pid}/wchan").read_bytes()
+    try:
+        names = [os.readlink(name) for name in Path(f"/proc/{pid}/fd").iterdir()]
+        waits_in = Path(f"/proc/{pid}/wchan").read_bytes()
+    except OSError:  # it closed one just then
+        return False
+    return b"poll" in waits_in and any(name.startswith("socket:") for name in names)
