@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem, filesystems
@@ -47,8 +47,6 @@ from ckptfs.interrupts import Ended, Steps
 from ckptfs.model import MAIN_LINE, Epoch
 from ckptfs.store import Store
 from ckptfs.store.metadata import NEXT_FORK
-
-T = TypeVar("T")
 
 #: How many changed names to look at in the epoch after a checkpoint.
 _LOOKED_AT = 32
@@ -111,11 +109,11 @@ def _judging_quickly(
     space is short. The daemon asks after every burst of changes."""
     fs.flush()
     now_ns = fs.clock() if now_ns is None else now_ns
-    held = yield from _flushed(fs, _holding(fs, now_ns))
-    figures, shown = _figures(fs.store, given_bytes), without_moments(fs.store)
+    figures = _figures(fs.store, given_bytes)
     if is_short(figures, policy) or not has_credible_times(checkpoints(fs.store), now_ns):
-        return (yield from _flushed(fs, _judging(fs, policy, now_ns, given_bytes)))
-    lines = fs.store.heads.keys()
+        return (yield from _judging(fs, policy, now_ns, given_bytes))
+    held = yield from _holding(fs, now_ns)
+    shown, lines = without_moments(fs.store), fs.store.heads.keys()
     steps = judging(
         candidates(expirable(fs.store), shown, lines),
         policy,
@@ -127,17 +125,17 @@ def _judging_quickly(
         insight=insight(fs),
         among=shown,
     )
-    return (yield from _flushed(fs, steps))
+    return (yield from steps)
 
 
-def _flushed(fs: Filesystem, steps: Steps[T]) -> Steps[T]:
+def _flushed(fs: Filesystem, steps: Steps[Verdicts]) -> Steps[Verdicts]:
     """Steps that read, with what programs change in between put into the transaction."""
     with closing(steps):
         while not isinstance(ended := interrupts.resume(steps), Ended):
             yield ended
             fs.flush()
-    result: T = ended.result
-    return result
+    verdicts: Verdicts = ended.result
+    return verdicts
 
 
 def insight(fs: Filesystem) -> Insight:
@@ -240,7 +238,7 @@ def _judging_what_is(
     for _ in range(_ROUNDS_MAX):
         known = _known(fs, policy)
         try:
-            verdicts = yield from judge()
+            verdicts = yield from _flushed(fs, judge())
         except LookupError:
             if _known(fs, policy) == known:
                 raise
@@ -349,10 +347,7 @@ def prune(fs: Filesystem, policy: RetentionPolicy) -> list[Decision]:
 def pruning(fs: Filesystem, policy: RetentionPolicy) -> Steps[list[Decision]]:
     """`prune` in steps."""
     gone: list[Decision] = []
-
-    def judge() -> Steps[Verdicts]:
-        return _flushed(fs, _judging(fs, policy, None, 0))
-
+    judge = partial(_judging, fs, policy, None, 0)
     while True:
         verdicts = yield from _judging_what_is(fs, policy, judge)
         expired = _carry_out(fs, verdicts)

@@ -18,13 +18,7 @@ import xxhash
 
 from ckptfs import interrupts
 from ckptfs.fs import Filesystem
-from ckptfs.history.checkpoints import (
-    FORK,
-    Cause,
-    Checkpoint,
-    seal,
-    view_or_empty,
-)
+from ckptfs.history.checkpoints import FORK, Cause, Checkpoint, seal, view_or_empty
 from ckptfs.history.diff.changed import Changed
 from ckptfs.history.forks import filesystem_of
 from ckptfs.history.merge_plan import Decide, Planner
@@ -143,10 +137,11 @@ def bases(store: Store, others: Iterable[Epoch] = ()) -> set[Epoch]:
 def finding_bases(store: Store, others: Iterable[Epoch] = ()) -> Steps[set[Epoch]]:
     """`bases` in steps."""
     origins = _MergedOrigins(store)
+    if not origins.states:
+        return set()
     yield from origins.look()
-    heads = [head.epoch for head in store.heads.values()] if origins.states else ()
     lines = Counter[frozenset[Epoch]]()
-    for epoch in (*heads, *(others if heads else ())):
+    for epoch in [*(head.epoch for head in store.heads.values()), *others]:
         lines[origins.of(epoch)] += 1
         if interrupts.is_due():
             yield

@@ -102,11 +102,10 @@ class PlannedAhead:
         else:
             getattr(self._plan, name).extend(value)
 
-    def close(self) -> bool:
-        """Note nothing any more; whether all was noted until here."""
-        ended = [unfollow() for unfollow in reversed(self._unfollow)]
-        self._unfollow = []
-        return bool(ended) and all(ended)
+    def close(self) -> None:
+        """Note nothing any more."""
+        for unfollow in self._unfollow:
+            unfollow()
 
     def take(self, theirs: Epoch) -> Ahead | None:
         """The plan, unless it does not hold any more, or is not of the state that is merged now:
@@ -114,10 +113,9 @@ class PlannedAhead:
         have come to name another one."""
         try:
             self._fs.flush()
-        except BaseException:
+        finally:
             self.close()
-            raise
-        if not self.close() or self._plan.epochs[2] != theirs or not self._holds():
+        if self._plan.epochs[2] != theirs or not self._holds():
             return None
         return Ahead(self._plan, self._token, bool(self._noted))
 

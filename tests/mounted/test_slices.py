@@ -107,8 +107,8 @@ def test_programs_are_served_between_the_slices_of_a_verb(work: Workspace, verb:
         made += 1
     asked.join()
     assert asked.result is not None
-    assert len(points) > 5
-    assert asked.longest_slice < 0.5
+    assert len(points) > 10
+    assert asked.longest_slice < 0.2  # 5 ms are a tenth on a quick machine
 
 
 def test_programs_are_served_while_it_is_found_out_what_a_restore_changes(work: Workspace) -> None:
